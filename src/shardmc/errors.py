@@ -1,0 +1,40 @@
+"""The errors a user can cause, each shown as one sentence and exit code 2 on the command line."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ShardmcError(Exception):
+    """Something about the call, the model or the data must change; the message says what."""
+
+
+class DataError(ShardmcError):
+    """The rows cannot be used as they are."""
+
+
+class ModelError(ShardmcError):
+    """The model cannot be used as it is."""
+
+
+class OptionError(ShardmcError, ValueError):
+    """An argument has a value that is not allowed."""
+
+
+class RunError(ShardmcError):
+    """A run folder or a result file cannot be used."""
+
+
+class SamplingError(ShardmcError):
+    """No shard could be sampled."""
+
+
+def unknown(kind: str, given: object, valid: Iterable[str]) -> OptionError:
+    """The error for a misspelt name: it lists the valid ones, the nearest first in line.
+
+    >>> print(unknown("combiner", "consensis", ["consensus", "recenter"]))
+    Unknown combiner 'consensis'. Did you mean 'consensus'? Valid: consensus, recenter.
+    """
+    names = sorted(valid)
+    nearest = difflib.get_close_matches(str(given).lower(), names, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return OptionError(f"Unknown {kind} {given!r}.{hint} Valid: {', '.join(names)}.")

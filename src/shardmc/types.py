@@ -1,0 +1,186 @@
+"""The values that travel between the verbs: frames, modes, draws, combinations, findings."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from shardmc.errors import OptionError
+
+Scaling = Literal["rescaled", "fractional"]
+"""Which subposterior of a shard: its likelihood raised to that of all rows, or its share of the posterior."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Coordinates u of the parameters: theta = center + basis @ u, with u about standard normal."""
+
+    center: np.ndarray  # (dim,)
+    basis: np.ndarray  # (dim, dim)
+
+    @property
+    def dim(self) -> int:
+        return len(self.center)
+
+    def to_theta(self, u: np.ndarray) -> np.ndarray:
+        """Map coordinates (..., dim) to parameters (..., dim)."""
+        return self.center + u @ self.basis.T
+
+    @staticmethod
+    def identity(dim: int) -> Frame:
+        return Frame(np.zeros(dim), np.eye(dim))
+
+    @staticmethod
+    def at(center: np.ndarray, curvature: np.ndarray) -> Frame:
+        """The frame in which a Gaussian with that mode and curvature H = L L^T is standard: basis = L^-T."""
+        lower = np.linalg.cholesky(curvature)
+        return Frame(center, np.linalg.inv(lower).T)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """The maximum of the posterior of all rows, and its curvature (minus the Hessian) there."""
+
+    theta: np.ndarray  # (dim,)
+    curvature: np.ndarray  # (dim, dim)
+    decrement: float
+    """Newton decrement sqrt(g^T H^-1 g): the error of the mode in posterior standard deviations."""
+    passes: float
+    """How often all rows were read to find it."""
+
+    @cached_property
+    def frame(self) -> Frame:
+        return Frame.at(self.theta, self.curvature)
+
+
+@dataclass(frozen=True)
+class Located:
+    """The mode of all rows, and the modes and curvatures of the shards' rescaled subposteriors."""
+
+    mode: Mode
+    shares: np.ndarray  # (shard,), sums to 1
+    shard_modes: np.ndarray  # (shard, dim); rows of shards without a mode are NaN
+    shard_curvatures: np.ndarray  # (shard, dim, dim), likewise
+    decrements: np.ndarray  # (shard,)
+    found: np.ndarray  # (shard,) bool: converged to a mode with positive definite curvature
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.shares)
+
+
+@dataclass(frozen=True)
+class ShardDraws:
+    """Draws of every shard's subposterior on the unconstrained scale; shards may differ in their number."""
+
+    values: tuple[np.ndarray, ...]  # one (draw, dim) float64 array per shard
+    shares: np.ndarray  # (shard,), sums to 1
+    scaling: Scaling = "rescaled"
+
+    @staticmethod
+    def of(
+        values: Sequence[np.ndarray] | np.ndarray, shares: np.ndarray | None = None, scaling: Scaling = "rescaled"
+    ) -> ShardDraws:
+        """Draws from arrays of shape (draw, dim), one per shard; equal shares unless they are given."""
+        arrays = tuple(np.asarray(v, dtype=np.float64) for v in values)
+        if not arrays:
+            raise OptionError("There are no shards to combine.")
+        for shard, array in enumerate(arrays):
+            if array.ndim != 2:
+                raise OptionError(
+                    f"Draws of shard {shard} have shape {array.shape}; (draw, dim) is needed, also when dim is 1."
+                )
+            if array.shape[1] != arrays[0].shape[1]:
+                raise OptionError(
+                    f"Draws of shard {shard} have {array.shape[1]} columns, those of shard 0 have {arrays[0].shape[1]}."
+                )
+            if len(array) == 0:
+                raise OptionError(f"Shard {shard} has no draws.")
+            if not np.isfinite(array).all():
+                raise OptionError(
+                    f"Draws of shard {shard} hold {int((~np.isfinite(array)).sum())} values that are not finite."
+                )
+        share = np.full(len(arrays), 1 / len(arrays)) if shares is None else np.asarray(shares, dtype=np.float64)
+        if share.shape != (len(arrays),) or (share <= 0).any():
+            raise OptionError(f"shares must be {len(arrays)} positive numbers, one per shard.")
+        return ShardDraws(arrays, share / share.sum(), scaling)
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.values)
+
+    @property
+    def dim(self) -> int:
+        return self.values[0].shape[1]
+
+    @cached_property
+    def means(self) -> np.ndarray:
+        """Mean of each shard's draws, (shard, dim)."""
+        return np.stack([v.mean(axis=0) for v in self.values])
+
+    @cached_property
+    def covariances(self) -> np.ndarray:
+        """Covariance (ddof 1) of each shard's draws, (shard, dim, dim); zero for a single draw."""
+        return np.stack([np.atleast_2d(np.cov(v.T)) if len(v) > 1 else np.zeros((self.dim,) * 2) for v in self.values])
+
+
+@dataclass(frozen=True)
+class Combined:
+    """Draws of the full posterior that a combiner made, and what the user should know about them."""
+
+    values: np.ndarray  # (draw, dim)
+    shard: np.ndarray | None = None  # (draw,) the shard each draw came from, where that makes sense
+    notes: tuple[str, ...] = ()
+
+
+class Combiner(ABC):
+    """Turns shards' draws (and modes) into draws of the full posterior. Pure: arrays in, arrays out."""
+
+    scaling: Scaling = "rescaled"
+    """The subposteriors whose draws it takes."""
+    pools: bool = True
+    """Whether each output draw comes from one shard, so that T draws of K shards make about K T draws."""
+    space: Literal["unconstrained", "natural"] = "unconstrained"
+    """The scale of the parameters on which it works."""
+
+    @abstractmethod
+    def __call__(self, draws: ShardDraws, located: Located | None, rng: np.random.Generator) -> Combined:
+        """Combine the shards' draws."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing a check found: how grave it is, what it is, what to do about it, with the numbers behind it."""
+
+    level: Literal["note", "warning", "error"]
+    check: str
+    message: str
+    advice: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Progress(Protocol):
+    """Where a verb says how far it is: `total` steps of a named stage, `done` of them finished."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None: ...
+
+
+class Engine(ABC):
+    """Runs a program over shards and yields (shard, result) as they finish."""
+
+    @abstractmethod
+    def map(
+        self,
+        program: Callable[..., Any],
+        blocks: Any,
+        per_shard: Any,
+        shared: Any,
+        shards: Sequence[int] | None = None,
+        on_done: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (shard, program(rows, weights, per_shard[shard], shared)) for the shards named, or all."""

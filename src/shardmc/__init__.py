@@ -1,0 +1,1 @@
+"""shardmc: posterior draws for models with few parameters and very many rows."""

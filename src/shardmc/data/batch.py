@@ -1,0 +1,87 @@
+"""Rows of some shards as the compiled programs see them: flat arrays, and where in them each shard lies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+Rows = Any
+"""A pytree of arrays with a common first axis, one entry per row."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Batch:
+    """Shards that lie one after another in flat arrays, and the kept rows that every shard has besides its own.
+
+    No row is copied to make a shard: `take` slices `capacity` rows, the same number for every shard, and gives those
+    beyond the shard's own (a neighbour's) weight 0. Own rows weigh `1 / share`, kept rows 1, so that the
+    share-weighted sum over shards counts every row once.
+    """
+
+    rows: Rows  # (length, ...) with length >= capacity
+    row_weights: jax.Array | None  # (length,) the user's own weights
+    starts: jax.Array  # (shard,) first row of each shard
+    sizes: jax.Array  # (shard,) its number of rows
+    factors: jax.Array  # (shard,) 1 / share
+    kept_rows: Rows | None  # (kept, ...)
+    kept_weights: jax.Array | None  # (kept,) the user's own weights, or ones; 0 for padding
+    kept_positions: jax.Array | None  # (shard, most) which of a shard's own rows are kept; `capacity` for none
+    capacity: int = field(metadata={"static": True})
+
+    @property
+    def num_shards(self) -> int:
+        return self.starts.shape[0]
+
+    def own(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
+        """Own rows of the batch's i-th shard and their weights, (capacity, ...) and (capacity,)."""
+        length = jax.tree.leaves(self.rows)[0].shape[0]
+        # dynamic_slice shifts a window that would pass the end; the offset undoes it.
+        start = jnp.minimum(self.starts[i], length - self.capacity)
+        offset = self.starts[i] - start
+        rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, self.capacity), self.rows)
+        position = jnp.arange(self.capacity) - offset
+        weights = jnp.where((position >= 0) & (position < self.sizes[i]), self.factors[i], 0)
+        if self.row_weights is not None:
+            weights = weights * lax.dynamic_slice_in_dim(self.row_weights, start, self.capacity)
+        if self.kept_positions is not None:
+            weights = weights.at[self.kept_positions[i] + offset].set(0, mode="drop")
+        return rows, weights
+
+    def take(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
+        """Rows and weights of the batch's i-th shard: its own, then the kept rows."""
+        rows, weights = self.own(i)
+        if self.kept_rows is None:
+            return rows, weights
+        rows = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), rows, self.kept_rows)
+        assert self.kept_weights is not None
+        return rows, jnp.concatenate([weights, self.kept_weights])
+
+
+class Blocks(ABC):
+    """A partition of the rows into shards: their shares, and their rows batch by batch."""
+
+    num_rows: int
+    shares: np.ndarray  # (shard,) sums to 1
+    sizes: np.ndarray  # (shard,) own rows
+    capacity: int  # the largest of the sizes
+    num_kept: int  # rows that every shard has besides its own
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.shares)
+
+    @abstractmethod
+    def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
+        """Yield (shards, batch) with `size` shards each; the last batch repeats its last shard to be as long."""
+
+    @abstractmethod
+    def keep(self, positions: Sequence[np.ndarray]) -> Blocks:
+        """The same partition with these rows (positions within each shard) kept in every shard."""

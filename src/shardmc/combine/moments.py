@@ -1,0 +1,210 @@
+"""Covariances of the shards' draws that can be inverted, and the affine maps between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardmc.types import Combined, ShardDraws
+
+SINGULAR = 1e-10
+"""Smallest eigenvalue of a correlation matrix below which a covariance counts as singular."""
+CONSTANT = 1e-13
+"""Standard deviation, relative to the largest magnitude, below which a coordinate counts as constant."""
+
+
+def listed(shards: Sequence[int] | np.ndarray) -> str:
+    """Name some shards in a sentence.
+
+    >>> listed([3]), listed([0, 4, 5]), listed(range(30))
+    ('shard 3', 'shards 0, 4, 5', '30 shards (0, 1, 2, 3, 4, ...)')
+    """
+    names = [str(int(shard)) for shard in shards]
+    if len(names) == 1:
+        return f"shard {names[0]}"
+    if len(names) <= 8:
+        return f"shards {', '.join(names)}"
+    return f"{len(names)} shards ({', '.join(names[:5])}, ...)"
+
+
+def transport(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The matrix that takes one covariance to another and commutes with linear changes of parameters.
+
+    A = W (W^-1 S W^-T)^(-1/2) W^-1 with V = W W^T, so that A S A^T = V, whichever root W is chosen.
+
+    Parameters
+    ----------
+    source, target
+        Positive definite covariances S and V, (dim, dim).
+
+    Examples
+    --------
+    >>> transport(np.array([[4.0]]), np.array([[1.0]]))
+    array([[0.5]])
+    """
+    root = np.linalg.cholesky(target)
+    inverse_root = np.linalg.inv(root)
+    values, vectors = np.linalg.eigh(symmetric(inverse_root @ source @ inverse_root.T))
+    return root @ (vectors / np.sqrt(values)) @ vectors.T @ inverse_root
+
+
+def symmetric(matrix: np.ndarray) -> np.ndarray:
+    """The symmetric part of a matrix, or of a stack of them."""
+    return (matrix + np.swapaxes(matrix, -1, -2)) / 2
+
+
+def is_singular(covariance: np.ndarray) -> bool:
+    """Whether a covariance is singular once its coordinates are brought to a common scale."""
+    sd = np.sqrt(np.diag(covariance))
+    if (sd <= 0).any() or not np.isfinite(sd).all():
+        return True
+    return bool(np.linalg.eigvalsh(covariance / np.outer(sd, sd))[0] < SINGULAR)
+
+
+def mended(covariance: np.ndarray, degrees: int, target: np.ndarray) -> np.ndarray:
+    """A covariance of `degrees` + 1 draws, mended towards a target where it is poorly known or singular.
+
+    In the coordinates in which the target is the identity: with degrees < 2 dim the eigenvalues e become
+    (degrees e + dim) / (degrees + dim); otherwise those that are zero become one, so that where the draws do
+    not vary they are taken to vary as the target does.
+    """
+    dim = len(covariance)
+    if degrees >= 2 * dim and not is_singular(covariance):
+        return covariance
+    root = np.linalg.cholesky(target)
+    inverse_root = np.linalg.inv(root)
+    values, vectors = np.linalg.eigh(symmetric(inverse_root @ covariance @ inverse_root.T))
+    if degrees < 2 * dim:
+        values = (degrees * np.maximum(values, 0) + dim) / (degrees + dim)
+    else:
+        values = np.where(values <= SINGULAR * values[-1], 1.0, values)
+    axes = root @ vectors
+    return symmetric((axes * values) @ axes.T)
+
+
+def invertible_covariances(draws: ShardDraws) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Covariance of every shard's draws, mended where it cannot be inverted, and notes that say so.
+
+    A shard with fewer than 2 dim + 1 draws, or with a singular covariance, is `mended` towards the
+    share-weighted average covariance of the sound shards, or of all where none is sound.
+
+    Parameters
+    ----------
+    draws
+        Shards whose average covariance is not singular (see `in_varying_directions`).
+
+    Returns
+    -------
+    covariances : (shard, dim, dim)
+    notes
+    """
+    degrees = np.array([len(v) - 1 for v in draws.values])
+    few = degrees < 2 * draws.dim
+    singular = np.array([is_singular(c) for c in draws.covariances]) & ~few
+    poor = few | singular
+    if not poor.any():
+        return draws.covariances, ()
+    # Fractional subposteriors are wider by 1 / share: compare like with like.
+    factor = (draws.shares if draws.scaling == "fractional" else np.ones(draws.num_shards))[:, None, None]
+    common = draws.covariances * factor
+    sound = np.ones_like(poor) if poor.all() else ~poor
+    target = np.tensordot(draws.shares[sound], common[sound], axes=1) / draws.shares[sound].sum()
+    covariances = np.stack(
+        [mended(c, n, target) if p else c for c, n, p in zip(common, degrees, poor, strict=True)]
+    )
+    return covariances / factor, _mending_notes(few, singular, draws.dim)
+
+
+def _mending_notes(few: np.ndarray, singular: np.ndarray, dim: int) -> tuple[str, ...]:
+    notes = []
+    if few.any():
+        notes.append(
+            f"The covariance of {listed(np.flatnonzero(few))} was shrunk towards the average of the shards: "
+            f"fewer than {2 * dim + 1} draws are too few for {dim} parameters."
+        )
+    if singular.any():
+        notes.append(
+            f"The covariance of {listed(np.flatnonzero(singular))} is singular; where such a shard does "
+            f"not vary, the average covariance of the other shards was used."
+        )
+    return tuple(notes)
+
+
+def precisions(draws: ShardDraws, small_sample: bool = True) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Inverse covariances P_i of the shards' draws, (shard, dim, dim), and notes on those that were mended.
+
+    The inverse of an estimated covariance is too large on average, which makes the inverse of a sum of them
+    too small. With `small_sample` P_i is multiplied by 1 - (1 - a_i) (dim + 1) / (T_i - 1), which removes
+    that bias to first order in 1 / T_i from (sum_i P_i)^-1, whose part due to shard i is not biased.
+    """
+    covariances, notes = invertible_covariances(draws)
+    inverse = symmetric(np.linalg.inv(covariances))
+    if small_sample:
+        degrees = np.array([max(len(v) - 1, 1) for v in draws.values])
+        factor = 1 - (1 - draws.shares) * (draws.dim + 1) / degrees
+        # A covariance from fewer draws was shrunk to that of the others and has no such bias.
+        inverse *= np.where(degrees < 2 * draws.dim, 1.0, factor)[:, None, None]
+    return inverse, notes
+
+
+@dataclass(frozen=True)
+class Varying:
+    """The directions in which any shard varies: theta = center + u @ basis.T + what no shard varies in."""
+
+    center: np.ndarray  # (dim,) share-weighted mean of the shards' means
+    basis: np.ndarray  # (dim, rank)
+    dual: np.ndarray  # (dim, rank): u = (theta - center) @ dual
+
+    @property
+    def rank(self) -> int:
+        return self.basis.shape[1]
+
+    @property
+    def is_everything(self) -> bool:
+        return self.rank == len(self.center)
+
+    @staticmethod
+    def of(draws: ShardDraws) -> Varying:
+        """Find the range of the shards' average covariance, on the scale of its standard deviations."""
+        average = np.tensordot(draws.shares, draws.covariances, axes=1)
+        sd = np.sqrt(np.diag(average))
+        largest = np.max([np.abs(v).max(axis=0) for v in draws.values], axis=0)
+        varies = sd > CONSTANT * largest
+        scale = np.where(varies, sd, 1.0)
+        values, vectors = np.linalg.eigh(
+            np.where(np.outer(varies, varies), average, 0) / np.outer(scale, scale)
+        )
+        kept = vectors[:, values > SINGULAR]
+        center = draws.shares @ draws.means
+        if kept.shape[1] == draws.dim:
+            return Varying(center, np.eye(draws.dim), np.eye(draws.dim))
+        return Varying(center, scale[:, None] * kept, kept / scale[:, None])
+
+    def reduce(self, draws: ShardDraws) -> ShardDraws:
+        return replace(draws, values=tuple((v - self.center) @ self.dual for v in draws.values))
+
+    def lift(self, values: np.ndarray) -> np.ndarray:
+        return self.center + values @ self.basis.T
+
+
+def in_varying_directions(draws: ShardDraws, combine: Callable[[ShardDraws], Combined]) -> Combined:
+    """Combine in the directions in which the shards vary; in the others put the share-weighted mean.
+
+    Parameters that are fixed, or that are functions of others (both triangles of a symmetric matrix), make
+    every shard's covariance singular. They are combined in coordinates of the range of the average
+    covariance.
+    """
+    varying = Varying.of(draws)
+    if varying.is_everything:
+        return combine(draws)
+    note = (
+        f"The shards vary in only {varying.rank} of {draws.dim} directions; "
+        "in the others every draw is the share-weighted mean of the shards."
+    )
+    if varying.rank == 0:
+        repeated = np.tile(varying.center, (max(len(v) for v in draws.values), 1))
+        return Combined(repeated, notes=(note,))
+    inner = combine(varying.reduce(draws))
+    return replace(inner, values=varying.lift(inner.values), notes=(note, *inner.notes))

@@ -1,0 +1,77 @@
+"""Pool draws of several shards in proportion to weights, each shard's draws taken evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardmc.combine.moments import listed
+
+
+def apportion(weights: np.ndarray, total: int, order: Sequence[np.ndarray] = ()) -> np.ndarray:
+    """Whole numbers in proportion to weights that sum to a total, by largest remainder.
+
+    Parameters
+    ----------
+    weights
+        (shard,) non-negative numbers that sum to 1.
+    total
+        The sum to reach.
+    order
+        Keys that decide between equal remainders, the first the most important, the largest first.
+
+    Examples
+    --------
+    >>> apportion(np.array([0.5, 0.3, 0.2]), 7)
+    array([4, 2, 1])
+    """
+    quota = weights * total
+    counts = np.floor(quota + 1e-9).astype(np.int64)
+    remainder = np.round(quota - counts, 9)
+    ranking = np.lexsort((*reversed(order), remainder))[::-1]
+    counts[ranking[: total - counts.sum()]] += 1
+    return counts
+
+
+def pool(values: Sequence[np.ndarray], weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Pool shards' draws in proportion to weights, as many draws as there are in all.
+
+    Shard i gives about w_i sum_k T_k draws: its own draws thinned evenly where it has more, repeated evenly
+    where it has fewer. Equal weights and equal numbers of draws give every draw once.
+
+    Parameters
+    ----------
+    values
+        One (draw, dim) array per shard.
+    weights
+        (shard,) non-negative numbers that sum to 1.
+
+    Returns
+    -------
+    pooled : (draw, dim)
+    shard : (draw,)
+        The shard each draw came from.
+    notes
+        A sentence where draws had to be repeated.
+    """
+    lengths = np.array([len(v) for v in values])
+    # Ties go by the number of draws and then by the draws themselves, so that the order of the shards is no
+    # matter.
+    means = np.array([v.mean(axis=0) for v in values])
+    counts = apportion(weights, int(lengths.sum()), (lengths, *means.T[:1]))
+    picks = [np.arange(n) * length // max(n, 1) for n, length in zip(counts, lengths, strict=True)]
+    pooled = np.concatenate([v[pick] for v, pick in zip(values, picks, strict=True)])
+    shard = np.repeat(np.arange(len(values)), counts)
+    return pooled, shard, _repeat_notes(counts, lengths)
+
+
+def _repeat_notes(counts: np.ndarray, lengths: np.ndarray) -> tuple[str, ...]:
+    repeated = np.flatnonzero(counts > lengths)
+    if len(repeated) == 0:
+        return ()
+    most = np.max(counts[repeated] / lengths[repeated])
+    return (
+        f"Draws of {listed(repeated)} were repeated (up to {most:.3g} times on average) to give those "
+        f"shards their share of the pooled draws.",
+    )

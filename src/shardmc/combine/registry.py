@@ -1,0 +1,52 @@
+"""The combiners by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+from shardmc.combine.recenter import Recenter
+from shardmc.errors import OptionError, unknown
+from shardmc.types import Combiner
+
+COMBINERS: dict[str, Callable[[], Combiner]] = {
+    "recenter": Recenter,
+    "algorithm-1": Recenter.algorithm_1,
+    "swiss": Recenter.swiss,
+}
+"""Every combiner by name, and what makes it with its defaults."""
+
+
+def combiner(method: str | Combiner, **options: Any) -> Combiner:
+    """The combiner of that name, with options of its class changed from their defaults.
+
+    Parameters
+    ----------
+    method
+        A name from `COMBINERS`, or a combiner, which is returned as it is.
+    options
+        Fields of the combiner's class.
+
+    Examples
+    --------
+    >>> combiner("recenter", scale="none").scale
+    'none'
+    >>> combiner("recentre")
+    Traceback (most recent call last):
+        ...
+    shardmc.errors.OptionError: Unknown combiner 'recentre'. Did you mean 'recenter'? Valid: ...
+    """
+    if isinstance(method, Combiner):
+        made, name = method, type(method).__name__
+    elif method in COMBINERS:
+        made, name = COMBINERS[method](), method
+    else:
+        raise unknown("combiner", method, COMBINERS)
+    valid = [f.name for f in fields(made)]  # pyright: ignore[reportArgumentType]
+    for option in options:
+        if option not in valid:
+            if not valid:
+                raise OptionError(f"Combiner {name!r} has no options; {option!r} was given.")
+            raise unknown(f"option of combiner {name!r}", option, valid)
+    return replace(made, **options)  # pyright: ignore[reportArgumentType]

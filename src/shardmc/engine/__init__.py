@@ -1,0 +1,5 @@
+"""Engines: where shards run."""
+
+from shardmc.engine.local import Local
+
+__all__ = ["Local"]

@@ -1,0 +1,117 @@
+"""Shards on this machine's devices: batches of them run through one compiled program."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from shardmc.data.batch import Batch, Blocks
+from shardmc.errors import OptionError
+from shardmc.types import Engine
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def run_batch(
+    program: Callable[..., Any], width: int, batch: Batch, per_shard: Any, shared: Any, count: int
+) -> Any:
+    """program on every shard of a batch; results stacked along a first axis.
+
+    Shards run one after another (or `width` at a time) inside one compiled loop: the loop's body does not depend on
+    how many there are, so the batch size does not change the draws. Of a batch that was filled up by repeating a
+    shard only the first `count` are computed.
+    """
+
+    def evaluate(i: jax.Array) -> Any:
+        rows, weights = batch.take(i)
+        return program(rows, weights, jax.tree.map(lambda a: a[i], per_shard), shared)
+
+    def one(i: jax.Array) -> Any:
+        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(evaluate, i))
+        return lax.cond(i < count, evaluate, lambda _: empty, i)
+
+    shards = jnp.arange(batch.num_shards)
+    return lax.map(one, shards) if width == 1 else lax.map(one, shards, batch_size=width)
+
+
+@final
+@dataclass(frozen=True)
+class Local(Engine):
+    """Runs shards on this machine, `batch` shards a call and `workers` calls at a time.
+
+    Parameters
+    ----------
+    batch
+        Shards per call of the compiled program; chosen from their number unless given.
+    workers
+        Calls in flight: by default one per core on a CPU, one on an accelerator.
+    width
+        Shards evaluated side by side inside a call: 1 on a CPU, where one shard fills a core.
+    """
+
+    batch: int | None = None
+    workers: int | None = None
+    width: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "workers", "width"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise OptionError(f"{name} of Local must be a positive whole number, not {value!r}.")
+
+    def map(
+        self,
+        program: Callable[..., Any],
+        blocks: Blocks,
+        per_shard: Any,
+        shared: Any,
+        shards: Sequence[int] | None = None,
+        on_done: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[int, Any]]:
+        wanted = list(range(blocks.num_shards)) if shards is None else list(shards)
+        workers = self.workers or _default_workers()
+        # The same for every call on these blocks, so that each program is compiled for one size only.
+        size = self.batch or max(1, min(8, blocks.num_shards // (4 * workers)))
+
+        def call(names: Sequence[int], batch: Batch) -> tuple[Sequence[int], Any]:
+            index = np.asarray([*names, *[names[-1]] * (batch.num_shards - len(names))])
+            mine = jax.tree.map(lambda a: np.asarray(a)[index], per_shard)
+            return names, jax.device_get(run_batch(program, self.width, batch, mine, shared, len(names)))
+
+        with ThreadPoolExecutor(workers, thread_name_prefix="shardmc") as pool:
+            pending: deque[Future[tuple[Sequence[int], Any]]] = deque()
+            try:
+                for names, batch in blocks.batches(wanted, size):
+                    pending.append(pool.submit(call, names, batch))
+                    if len(pending) > workers:
+                        yield from _results(pending.popleft(), on_done)
+                while pending:
+                    yield from _results(pending.popleft(), on_done)
+            finally:
+                for future in pending:
+                    future.cancel()
+
+
+def _results(
+    future: Future[tuple[Sequence[int], Any]], on_done: Callable[[int], None] | None
+) -> Iterator[tuple[int, Any]]:
+    names, stacked = future.result()
+    for position, shard in enumerate(names):
+        yield shard, jax.tree.map(lambda a, p=position: a[p], stacked)
+        if on_done is not None:
+            on_done(shard)
+
+
+def _default_workers() -> int:
+    if jax.default_backend() != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

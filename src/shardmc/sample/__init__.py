@@ -1,0 +1,55 @@
+"""Samplers of one shard's subposterior, and the verb that runs them on all shards."""
+
+from dataclasses import fields
+from typing import Any
+
+from shardmc.errors import OptionError, unknown
+from shardmc.sample.exact import Exact
+from shardmc.sample.hmc import HMC
+from shardmc.sample.independence import Independence
+from shardmc.sample.nuts import NUTS
+from shardmc.sample.random_walk import RandomWalk
+from shardmc.sample.sampler import Sampler
+from shardmc.sample.shards import Auto, Sampled, ShardChains, sample
+
+__all__ = [
+    "HMC",
+    "NUTS",
+    "Auto",
+    "Exact",
+    "Independence",
+    "RandomWalk",
+    "Sampled",
+    "Sampler",
+    "ShardChains",
+    "sample",
+    "sampler",
+]
+
+_SAMPLERS: dict[str, Any] = {
+    "auto": Auto,
+    "independence": Independence,
+    "hmc": HMC,
+    "nuts": NUTS,
+    "random-walk": RandomWalk,
+}
+
+
+def sampler(given: str | Sampler | Auto, **options: Any) -> Sampler | Auto:
+    """A sampler by its name, with options; an instance is returned as it is.
+
+    >>> sampler("hmc", chains=4).chains
+    4
+    """
+    if not isinstance(given, str):
+        if not isinstance(given, Sampler | Auto):
+            raise OptionError(f"sampler must be a name or a Sampler, not {type(given).__name__}.")
+        return given
+    kind = _SAMPLERS.get(given.lower().replace("_", "-"))
+    if kind is None:
+        raise unknown("sampler", given, _SAMPLERS)
+    valid = [f.name for f in fields(kind)]
+    for name in options:
+        if name not in valid:
+            raise unknown(f"option of sampler {given!r}", name, valid)
+    return kind(**options)

@@ -1,0 +1,55 @@
+"""What a sampler is: a pure function from one shard's target to draws, compiled once for all shards."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from shardmc.target import Target
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Chains:
+    """Draws of one shard in its frame's coordinates, and what the chains did."""
+
+    u: jax.Array  # (chain, draw, dim)
+    acceptance: jax.Array  # () mean acceptance probability
+    divergences: jax.Array  # () number of divergent transitions
+
+
+class Sampler(ABC):
+    """Draws from one shard's target. Implementations are frozen dataclasses: their options are compile-time."""
+
+    needs_mode: ClassVar[bool] = True
+    """Whether the frame must stand on the shard's mode and curvature."""
+
+    def tune(self, target: Target, key: jax.Array) -> Any:
+        """Numbers that all shards share (a step size), from one pilot shard; averaged over pilots. None by default."""
+        return ()
+
+    @property
+    def tunes(self) -> bool:
+        """Whether `tune` has anything to find out."""
+        return False
+
+    @abstractmethod
+    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
+        """At least `num_draws` draws after warm-up."""
+
+
+def student_t(key: jax.Array, shape: tuple[int, ...], df: float) -> jax.Array:
+    """Draws (..., dim) of a standard multivariate Student t."""
+    key_normal, key_scale = jax.random.split(key)
+    normal = jax.random.normal(key_normal, shape)
+    chi2 = 2 * jax.random.gamma(key_scale, df / 2, shape[:-1])
+    return normal * jnp.sqrt(df / chi2)[..., None]
+
+
+def student_t_log_density(u: jax.Array, df: float) -> jax.Array:
+    """Log density of the standard multivariate Student t, up to a constant."""
+    return -0.5 * (df + u.shape[-1]) * jnp.log1p(jnp.sum(u**2, axis=-1) / df)

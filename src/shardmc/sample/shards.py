@@ -1,0 +1,241 @@
+"""The verb sample: run a sampler on every shard through an engine, and bring its draws home."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardmc.data.batch import Blocks, Rows
+from shardmc.model import Model
+from shardmc.sample.hmc import HMC
+from shardmc.sample.independence import Independence
+from shardmc.sample.sampler import Sampler
+from shardmc.target import DeviceFrame, Target
+from shardmc.types import Engine, Frame, Located, Scaling, ShardDraws
+
+LOW_ACCEPTANCE = 0.3
+"""Below this the independence sampler is no longer the cheapest one."""
+
+_PILOTS = 4
+_PURPOSES = {"tune": 1, "sample": 2}
+
+
+@dataclass(frozen=True)
+class ShardChains:
+    """One shard's draws on the unconstrained scale and what its chains did; or why there are none."""
+
+    theta: np.ndarray  # (chain, draw, dim)
+    acceptance: float
+    divergences: int
+    sampler: str
+    failure: str = ""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """As named arrays, for a file."""
+        return {
+            "theta": self.theta,
+            "acceptance": np.float64(self.acceptance),
+            "divergences": np.int64(self.divergences),
+            "sampler": np.array(self.sampler),
+        }
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, np.ndarray]) -> ShardChains:
+        return ShardChains(
+            arrays["theta"], float(arrays["acceptance"]), int(arrays["divergences"]), str(arrays["sampler"])
+        )
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What sampling every shard gave."""
+
+    chains: tuple[ShardChains, ...]  # one per shard
+    shares: np.ndarray
+    scaling: Scaling
+    passes: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> np.ndarray:
+        """Shards that have draws."""
+        return np.flatnonzero([not c.failure for c in self.chains])
+
+    def draws(self) -> ShardDraws:
+        """Draws of the shards that have some, chains joined."""
+        good = self.good
+        values = [self.chains[i].theta.reshape(-1, self.chains[i].theta.shape[-1]) for i in good]
+        return ShardDraws.of(values, self.shares[good], self.scaling)
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Independence where it is accepted often enough, HMC for the shards where it is not."""
+
+    first: Sampler = field(default_factory=Independence)
+    fallback: Sampler = field(default_factory=HMC)
+    needs_mode = True
+
+
+@dataclass(frozen=True)
+class _SampleShard:
+    """Program: draws of one shard's target."""
+
+    model: Model
+    sampler: Sampler
+    num_draws: int
+
+    def __call__(self, rows: Rows, weights: jax.Array, shard: Any, shared: Any) -> Any:
+        frame, power, index = shard
+        key, tuning = shared
+        target = Target(self.model, rows, weights, frame, power)
+        return self.sampler.sample(target, jax.random.fold_in(key, index), self.num_draws, tuning)
+
+
+@dataclass(frozen=True)
+class _TuneShard:
+    """Program: what a sampler learns from one pilot shard."""
+
+    model: Model
+    sampler: Sampler
+
+    def __call__(self, rows: Rows, weights: jax.Array, shard: Any, key: jax.Array) -> Any:
+        frame, power, index = shard
+        target = Target(self.model, rows, weights, frame, power)
+        return self.sampler.tune(target, jax.random.fold_in(key, index))
+
+
+def frames(
+    located: Located | None, scaling: Scaling, shares: np.ndarray, dim: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centres (shard, dim) and bases (shard, dim, dim) in which each shard's target is about standard normal.
+
+    A shard without a mode takes the frame of all rows; without any mode the frame is the identity.
+    """
+    if located is None:
+        identity = Frame.identity(dim)
+        each = [identity] * len(shares)
+    else:
+        each = [
+            Frame.at(located.shard_modes[i], located.shard_curvatures[i])
+            if located.found[i]
+            else located.mode.frame
+            for i in range(len(shares))
+        ]
+    widen = 1 / np.sqrt(shares) if scaling == "fractional" else np.ones(len(shares))
+    return np.stack([f.center for f in each]), np.stack([f.basis for f in each]) * widen[:, None, None]
+
+
+def sample(
+    model: Model,
+    blocks: Blocks,
+    located: Located | None,
+    sampler: Sampler | Auto,
+    engine: Engine,
+    *,
+    num_draws: int,
+    seed: int,
+    scaling: Scaling = "rescaled",
+    done: Mapping[int, ShardChains] | None = None,
+    on_shard: Callable[[int, ShardChains], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Sampled:
+    """At least `num_draws` draws of every shard's rescaled or fractional subposterior.
+
+    The random key of a shard is folded from (seed, purpose, shard), never from the order of execution. Shards in
+    `done` are not sampled again; `on_shard` is told of every other one as soon as it is finished.
+    """
+    job = _Job(model, blocks, located, engine, num_draws, seed, scaling, on_progress)
+    chains: dict[int, ShardChains] = dict(done or {})
+    remaining = [i for i in range(blocks.num_shards) if i not in chains]
+    notes: tuple[str, ...] = ()
+    keep = on_shard or (lambda shard, result: None)
+    if isinstance(sampler, Auto):
+        low: dict[int, ShardChains] = {}
+        for shard, result in job.run(sampler.first, remaining):
+            if result.acceptance < LOW_ACCEPTANCE:
+                low[shard] = result
+            else:
+                chains[shard] = result
+                keep(shard, result)
+        if low:
+            worst = min(r.acceptance for r in low.values())
+            notes = (
+                f"{len(low)} of {blocks.num_shards} shards were sampled with {type(sampler.fallback).__name__}: "
+                f"the independence sampler accepted as few as {worst:.0%} of its proposals there.",
+            )
+        remaining, sampler = sorted(low), sampler.fallback
+    for shard, result in job.run(sampler, remaining):
+        chains[shard] = result
+        keep(shard, result)
+    ordered = tuple(chains[i] for i in range(blocks.num_shards))
+    return Sampled(ordered, blocks.shares, scaling, job.passes, notes)
+
+
+class _Job:
+    """One call of `sample`: what stays the same whichever sampler runs."""
+
+    def __init__(
+        self,
+        model: Model,
+        blocks: Blocks,
+        located: Located | None,
+        engine: Engine,
+        num_draws: int,
+        seed: int,
+        scaling: Scaling,
+        on_progress: Callable[[int], None] | None,
+    ) -> None:
+        self.model, self.blocks, self.engine = model, blocks, engine
+        self.num_draws, self.scaling, self.on_progress = num_draws, scaling, on_progress
+        self.centers, self.bases = frames(located, scaling, blocks.shares, model.dim)
+        power = blocks.shares if scaling == "fractional" else np.ones(blocks.num_shards)
+        real = jnp.result_type(float)
+        frame = DeviceFrame(self.centers.astype(real), self.bases.astype(real))  # type: ignore[arg-type]
+        self.per_shard = (frame, power.astype(real), np.arange(blocks.num_shards, dtype=np.int32))
+        self.key = jax.random.key(seed)
+        self.passes = 0.0
+
+    def run(self, sampler: Sampler, shards: Sequence[int]) -> Iterable[tuple[int, ShardChains]]:
+        if not shards:
+            return
+        name = type(sampler).__name__
+        key = jax.random.fold_in(self.key, _PURPOSES["sample"])
+        program = _SampleShard(self.model, sampler, self.num_draws)
+        tuning = self._tune(sampler)
+        for shard, result in self.engine.map(
+            program, self.blocks, self.per_shard, (key, tuning), shards, on_done=self.on_progress
+        ):
+            yield shard, self._bring_home(shard, result, name)
+        self.passes += self.num_draws * float(self.blocks.shares[list(shards)].sum())
+
+    def _tune(self, sampler: Sampler) -> Any:
+        """Average over a few pilot shards, the same ones whichever shards remain to be sampled."""
+        if not sampler.tunes:
+            return ()
+        pilots = range(min(_PILOTS, self.blocks.num_shards))
+        key = jax.random.fold_in(self.key, _PURPOSES["tune"])
+        found = [
+            value
+            for _, value in self.engine.map(
+                _TuneShard(self.model, sampler), self.blocks, self.per_shard, key, list(pilots)
+            )
+        ]
+        return jax.tree.map(lambda *v: np.mean(v, axis=0), *found)
+
+    def _bring_home(self, shard: int, result: Any, name: str) -> ShardChains:
+        u = np.asarray(result.u, np.float64)
+        theta = self.centers[shard] + u @ self.bases[shard].T
+        acceptance = float(result.acceptance)
+        failure = ""
+        if not np.isfinite(theta).all():
+            failure = f"{name} produced values that are not finite."
+        elif acceptance == 0 or math.isnan(acceptance):
+            failure = f"{name} accepted nothing."
+        return ShardChains(theta, acceptance, int(result.divergences), name, failure)

@@ -1,0 +1,156 @@
+"""A hash of what defines a model, the same in every session, so that a run is not resumed with another model."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def fingerprint(*parts: Any) -> str:
+    """Hash of values and functions by content.
+
+    A function counts by its code (instructions, constants), its defaults, the values it closes over and the global
+    names it reads: functions of the same package by their own code, others by name. Arrays count by content. An
+    object with a `fingerprint` of its own counts by that.
+
+    >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 1)
+    True
+    >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)
+    False
+    """
+    digest = _Digest()
+    for part in parts:
+        digest.add(part)
+    return digest.hexdigest()
+
+
+class _Digest:
+    """A hash that is fed values of any type; an object that is met again counts by the order it was first met in."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._met: dict[int, tuple[int, Any]] = {}
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()[:32]
+
+    def add(self, value: Any) -> None:
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+            self._tag(type(value).__name__, repr(value))
+        elif id(value) in self._met:
+            self._tag("met", str(self._met[id(value)][0]))
+        else:
+            # The value is kept, because an id is only unique among the living.
+            self._met[id(value)] = (len(self._met), value)
+            self._add_new(value)
+
+    def _add_new(self, value: Any) -> None:
+        own = getattr(value, "fingerprint", None)
+        if isinstance(own, str):
+            self._tag("own", own)
+        elif isinstance(value, types.CodeType):
+            self._add_code(value)
+        elif isinstance(value, types.ModuleType):
+            self._tag("module", value.__name__)
+        elif isinstance(value, types.FunctionType):
+            self._add_function(value)
+        elif isinstance(value, types.MethodType):
+            self._add_all("method", [value.__func__, value.__self__])
+        elif isinstance(value, functools.partial):
+            self._add_all("partial", [value.func, value.args, value.keywords])
+        elif isinstance(value, np.ndarray | np.generic | jax.Array):
+            self._add_array(np.asarray(value))
+        elif isinstance(value, Mapping):
+            self._add_all("mapping", [x for key in sorted(value, key=repr) for x in (key, value[key])])
+        elif isinstance(value, set | frozenset):
+            self._add_all("set", sorted(value, key=repr))
+        elif isinstance(value, list | tuple):
+            self._add_all("sequence", value)
+        else:
+            self._add_object(value)
+
+    def _add_all(self, tag: str, values: Any) -> None:
+        self._tag(tag, str(len(values)))
+        for value in values:
+            self.add(value)
+
+    def _add_array(self, array: np.ndarray) -> None:
+        self._tag("array", f"{array.dtype} {array.shape}")
+        if array.dtype == object:
+            self._add_all("objects", array.ravel().tolist())
+        else:
+            self._hash.update(np.ascontiguousarray(array).tobytes())
+
+    def _add_code(self, code: types.CodeType) -> None:
+        # Neither file nor line: moving a function does not change it.
+        self._tag("code", code.co_code.hex())
+        self._add_all("names", [code.co_names, code.co_varnames, code.co_freevars])
+        self._add_all("constants", code.co_consts)
+
+    def _add_function(self, function: types.FunctionType) -> None:
+        wrapped = getattr(function, "__wrapped__", None)
+        self._add_code(function.__code__)
+        self._add_all("defaults", [function.__defaults__, function.__kwdefaults__, wrapped])
+        self._add_all("closure", [_cell(cell) for cell in function.__closure__ or ()])
+        package = (function.__module__ or "").partition(".")[0]
+        for name in sorted(_names_read(function.__code__)):
+            if name in function.__globals__:
+                self._tag("global", name)
+                self._add_global(function.__globals__[name], package)
+
+    def _add_global(self, value: Any, package: str) -> None:
+        """A global of the function's own package by content, one of another package by name."""
+        home = getattr(value, "__module__", None)
+        if callable(value) and isinstance(home, str) and home.partition(".")[0] != package:
+            self._tag("library", f"{home}.{getattr(value, '__qualname__', type(value).__qualname__)}")
+        else:
+            self.add(value)
+
+    def _add_object(self, value: Any) -> None:
+        """Anything else: a class by name, a pytree by its leaves, an object by its attributes, else by its repr."""
+        if isinstance(value, type):
+            self._tag("class", f"{value.__module__}.{value.__qualname__}")
+            return
+        self._tag("object", f"{type(value).__module__}.{type(value).__qualname__}")
+        leaves, tree = jax.tree.flatten(value)
+        wrapped = getattr(value, "__wrapped__", None)
+        if not (len(leaves) == 1 and leaves[0] is value):
+            self._add_all("leaves", leaves)
+            self._tag("tree", _without_addresses(str(tree)))
+        elif wrapped is not None:
+            self.add(wrapped)
+        elif isinstance(attributes := getattr(value, "__dict__", None), dict):
+            call = getattr(type(value), "__call__", None)  # noqa: B004 - its code is wanted, not whether it is there
+            self._add_all("attributes", [attributes, call if isinstance(call, types.FunctionType) else None])
+        else:
+            self._tag("repr", _without_addresses(repr(value)))
+
+    def _tag(self, tag: str, text: str) -> None:
+        self._hash.update(f"{tag}:{len(text)}:{text};".encode())
+
+
+def _cell(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that is not bound yet, as in a function that calls itself
+        return None
+
+
+def _names_read(code: types.CodeType) -> set[str]:
+    """Global names that a function and the functions defined inside it may read."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names_read(constant)
+    return names
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r"0x[0-9a-fA-F]+", "0x", text)

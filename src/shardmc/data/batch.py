@@ -33,7 +33,9 @@ class Batch:
     factors: jax.Array  # (shard,) 1 / share
     kept_rows: Rows | None  # (kept, ...)
     kept_weights: jax.Array | None  # (kept,) the user's own weights, or ones; 0 for padding
-    kept_positions: jax.Array | None  # (shard, most) which of a shard's own rows are kept; `capacity` for none
+    kept_positions: (
+        jax.Array | None
+    )  # (shard, most) which of a shard's own rows are kept; `capacity` for none
     capacity: int = field(metadata={"static": True})
 
     @property

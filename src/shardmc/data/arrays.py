@@ -1,0 +1,128 @@
+"""Rows that are arrays in memory: one array, a tuple, a dictionary, or any pytree of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardmc.data.batch import Blocks, Rows
+from shardmc.data.blocks import ArrayBlocks
+from shardmc.data.columns import Column, device_type
+from shardmc.data.dealing import Dealing, MemorySink
+from shardmc.data.source import Partition, Source, sample_positions
+from shardmc.errors import DataError, unknown
+
+_ROW = "row number"
+
+
+@final
+class ArraySource(Source):
+    """Arrays with a common first axis, NumPy's or JAX's; a dictionary of arrays is a table."""
+
+    def __init__(self, data: Rows, columns: Sequence[str] | None = None) -> None:
+        self._data = data
+        self.is_table = isinstance(data, Mapping) and all(isinstance(name, str) for name in data)
+        paths, _ = jax.tree_util.tree_flatten_with_path(data)
+        self._leaves = {_name(path): _array(_name(path), leaf) for path, leaf in paths}
+        self.num_rows = _common_length(self._leaves)
+        self.column_names = tuple(data) if self.is_table else tuple(self._leaves)
+        self._used = data if columns is None else self._chosen(columns)
+
+    def _chosen(self, columns: Sequence[str]) -> Rows:
+        for name in columns:
+            if name not in self.column_names:
+                raise unknown("column", name, self.column_names)
+        return {name: self._data[name] for name in columns}
+
+    def select(self, columns: Sequence[str]) -> ArraySource:
+        return ArraySource(self._data, columns) if self.is_table else self
+
+    def _columns(self) -> list[Column]:
+        paths, _ = jax.tree_util.tree_flatten_with_path(self._used)
+        leaves = [(name, self._leaves[name]) for name in (_name(path) for path, _ in paths)]
+        return [Column(name, device_type(name, leaf.dtype), leaf.shape[1:]) for name, leaf in leaves]
+
+    def _assemble(self, leaves: Sequence[Any]) -> Rows:
+        return jax.tree.unflatten(jax.tree.structure(self._used), leaves)
+
+    def _read(self, names: Sequence[str], count: int) -> Iterator[list[np.ndarray]]:
+        for start in range(0, self.num_rows, count):
+            stop = min(start + count, self.num_rows)
+            yield [
+                np.arange(start, stop) if name == _ROW else np.asarray(self._leaves[name][start:stop])
+                for name in names
+            ]
+
+    def sample(self, count: int, seed: int) -> Rows:
+        positions = sample_positions(self.num_rows, count, seed)
+        columns = self._columns()
+        return self._assemble([c.cast(np.asarray(self._leaves[c.name][positions])) for c in columns])
+
+    def split(self, partition: Partition, seed: int) -> Blocks:
+        columns = self._columns()
+        there = [c for c in columns if isinstance(self._leaves[c.name], jax.Array)]
+        here = [c for c in columns if c not in there]
+        order = [Column(_ROW, np.dtype(np.int32))] if there else []
+        dealing = Dealing(self._read, here + order, tuple(self._leaves), self.num_rows, partition, seed)
+        sink = MemorySink(dealing.columns, self.num_rows)
+        dealing.run(sink)
+        dealt = sink.on_device()
+        weights = dealt.pop() if dealing.has_weights else None
+        arrays = dict(zip((c.name for c in here), dealt, strict=False))
+        arrays |= {c.name: _dealt_on_device(self._leaves[c.name], c, dealt[-1]) for c in there}
+        return ArrayBlocks(self._assemble([arrays[c.name] for c in columns]), weights, dealing.sizes)
+
+    @cached_property
+    def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        digest = hashlib.sha256(str(jax.tree.structure(self._data)).encode())
+        for name, leaf in self._leaves.items():
+            digest.update(f"{name} {leaf.dtype} {leaf.shape}".encode())
+            step = max(1, (1 << 24) // max(1, leaf.nbytes // self.num_rows))
+            for start in range(0, self.num_rows, step):
+                digest.update(np.ascontiguousarray(leaf[start : start + step]))
+        return digest.hexdigest()
+
+
+def _dealt_on_device(leaf: jax.Array, column: Column, order: jax.Array) -> jax.Array:
+    return jnp.take(leaf, order, axis=0).astype(column.dtype)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """A leaf's name: the key of a dictionary as it is, anything else as one would index it."""
+    if not path:
+        return "data"
+    first = path[0]
+    if isinstance(first, jax.tree_util.DictKey):
+        return str(first.key) + jax.tree_util.keystr(path[1:])
+    return jax.tree_util.keystr(path)
+
+
+def _array(name: str, leaf: Any) -> np.ndarray | jax.Array:
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    if array.ndim == 0:
+        raise DataError(
+            f"Rows entry {name!r} is the single value {leaf!r}, with no axis of rows; give an array with one entry per row "
+            "(a list has to become one, by numpy.asarray)."
+        )
+    return array
+
+
+def _common_length(leaves: Mapping[str, np.ndarray | jax.Array]) -> int:
+    if not leaves:
+        raise DataError("The data holds no arrays; give at least one with one entry per row.")
+    lengths = {name: leaf.shape[0] for name, leaf in leaves.items()}
+    (first, length), *others = lengths.items()
+    for name, other in others:
+        if other != length:
+            raise DataError(
+                f"Column {first!r} has {length} rows but {name!r} has {other}; all need the same number."
+            )
+    if length == 0:
+        raise DataError("The table is empty: it has no rows.")
+    return length

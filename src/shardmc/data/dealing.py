@@ -1,0 +1,163 @@
+"""One pass over the rows that checks them, deals them to shards and hands them on, shard after shard."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from shardmc.data.columns import Column, float_type, raise_faults
+from shardmc.data.deal import Dealer, shard_sizes
+from shardmc.data.source import Partition
+from shardmc.data.strata import Strata, find_strata
+from shardmc.errors import DataError, OptionError, unknown
+
+PIECE_BYTES = 1 << 24
+"""Rows are read in pieces of about this size, so that temporary arrays stay small whatever the number of rows."""
+
+Read = Callable[[Sequence[str], int], Iterator[list[np.ndarray]]]
+"""read(names, count): the named columns' entries, `count` rows at a time, in the order of the rows."""
+
+_WEIGHTS, _STRATA = "row weights", "strata of rows"  # names under which arrays of the partition are read
+
+
+class Sink(ABC):
+    """Where dealt rows go: flat columns in which each shard has a stretch of its own."""
+
+    @abstractmethod
+    def write(self, number: int, targets: np.ndarray, counts: np.ndarray, entries: np.ndarray) -> None:
+        """Put entries, sorted by shard, into a column: counts[i] of them from row targets[i] on."""
+
+
+@final
+class MemorySink(Sink):
+    """Columns in memory, aligned so that JAX on a CPU takes them over without a copy."""
+
+    def __init__(self, columns: Sequence[Column], num_rows: int) -> None:
+        self.columns = [_aligned((num_rows, *column.shape), column.dtype) for column in columns]
+
+    def write(self, number: int, targets: np.ndarray, counts: np.ndarray, entries: np.ndarray) -> None:
+        starts = np.cumsum(counts) - counts
+        self.columns[number][np.arange(len(entries)) + np.repeat(targets - starts, counts)] = entries
+
+    def on_device(self) -> list[jax.Array]:
+        """The columns as JAX arrays; each host copy goes as soon as the device has its own."""
+        return [jax.device_put(self.columns.pop(0)) for _ in range(len(self.columns))]
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    size = int(np.prod(shape)) * dtype.itemsize
+    memory = np.empty(size + 64, dtype=np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+@final
+class Dealing:
+    """A partition worked out for a source: the columns to write, weights last, and how to read them."""
+
+    def __init__(
+        self,
+        read: Read,
+        columns: Sequence[Column],
+        names: Sequence[str],
+        num_rows: int,
+        partition: Partition,
+        seed: int,
+    ) -> None:
+        self.sizes = shard_sizes(num_rows, partition.shards, partition.sizes)
+        self.columns = list(columns)
+        self._num_rows = num_rows
+        arrays: dict[str, np.ndarray] = {}
+        self._strata_name = _resolve("stratify", partition.stratify, _STRATA, names, arrays, num_rows)
+        self._weights_name = _resolve("weights", partition.weights, _WEIGHTS, names, arrays, num_rows)
+        self._read = reading_beside(read, arrays)
+        if self._weights_name is not None:
+            self.columns.append(Column(self._weights_name, float_type()))
+        row_bytes = sum(column.row_bytes for column in self.columns)
+        self._at_once = max(1024, min(PIECE_BYTES // max(row_bytes, 1), 1 << 20))
+        strata = self._find_strata()
+        counts = np.array([num_rows]) if strata is None else strata.counts
+        self._strata = strata
+        self._dealer = Dealer(self.sizes, counts, seed if partition.shuffle else None)
+
+    @property
+    def has_weights(self) -> bool:
+        return self._weights_name is not None
+
+    def _find_strata(self) -> Strata | None:
+        name = self._strata_name
+        if name is None:
+            return None
+        return find_strata(name, lambda: (p[0] for p in self._read([name], self._at_once)), self._num_rows)
+
+    def run(self, sink: Sink) -> None:
+        """Read all rows once and write them to the sink; rows keep their own order within a shard."""
+        targets = np.cumsum(self.sizes) - self.sizes
+        names = [column.name for column in self.columns] + ([self._strata_name] if self._strata_name else [])
+        total_weight = 0.0
+        for piece in self._read(names, self._at_once):
+            codes = None if self._strata is None else self._strata.codes(piece[-1])
+            shards = self._dealer.deal(codes, len(piece[0]))
+            order = np.argsort(
+                shards.astype(np.uint16) if len(self.sizes) < 1 << 16 else shards, kind="stable"
+            )
+            counts = np.bincount(shards, minlength=len(self.sizes))
+            for number, column in enumerate(self.columns):
+                sink.write(number, targets, counts, column.cast(piece[number])[order])
+            if self.has_weights:
+                total_weight += _sum_of_weights(piece[len(self.columns) - 1])
+            targets += counts
+        raise_faults(self.columns)
+        if self.has_weights and total_weight == 0:
+            raise DataError("All row weights are zero; at least one row has to count.")
+
+
+def _resolve(
+    option: str, given: Any, alias: str, names: Sequence[str], arrays: dict[str, np.ndarray], num_rows: int
+) -> str | None:
+    """The name under which weights or strata are read: a column's, or an alias for an array that was given."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        if given not in names:
+            raise unknown(f"{option} column", given, names)
+        return given
+    array = np.asarray(given)
+    if array.shape != (num_rows,):
+        raise OptionError(
+            f"{option} has shape {array.shape}; one entry for each of the {num_rows} rows, or a column's name, is needed."
+        )
+    if option == "weights" and array.dtype.kind not in "fiub":
+        raise OptionError(f"weights holds {array.dtype} entries; numbers are needed.")
+    arrays[alias] = array
+    return alias
+
+
+def _sum_of_weights(weights: np.ndarray) -> float:
+    if (weights < 0).any():
+        raise DataError(f"Row weights must not be negative, but {weights.min()} is among them.")
+    return float(np.nansum(weights))
+
+
+def reading_beside(read: Read, arrays: Mapping[str, np.ndarray]) -> Read:
+    """The same reader with arrays, one entry per row, as further columns."""
+
+    def read_both(names: Sequence[str], count: int) -> Iterator[list[np.ndarray]]:
+        inside = [name for name in names if name not in arrays]
+        if not inside:
+            length = len(arrays[names[0]])
+            for start in range(0, length, count):
+                yield [arrays[name][start : start + count] for name in names]
+            return
+        start = 0
+        for piece in read(inside, count):
+            stop = start + len(piece[0])
+            found = iter(piece)
+            yield [arrays[name][start:stop] if name in arrays else next(found) for name in names]
+            start = stop
+
+    return read_both

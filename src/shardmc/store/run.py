@@ -1,0 +1,259 @@
+"""A run folder, open for writing: what was computed before is found, and what is written now survives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self, final
+
+import numpy as np
+
+from shardmc.errors import RunError
+from shardmc.store.files import inside, is_temporary, remove_temporaries, write_file
+from shardmc.store.lock import NAMES as LOCK_NAMES
+from shardmc.store.lock import Lock
+from shardmc.store.manifest import Manifest
+from shardmc.store.record import Arrays, DamagedError, encode, misfit
+from shardmc.store.shards import (
+    ASIDE,
+    MANIFEST,
+    SHARDS,
+    read_manifest,
+    read_record,
+    read_shard,
+    shard_path,
+    shards_folder,
+    survey,
+)
+
+_LOCATED = "located.npz"
+
+
+@final
+class Run:
+    """A run folder under this process's lock; `Run.open` makes one, `with` or `close` lets it go.
+
+    Every file appears complete or not at all, carries a checksum and the run's name, and is checked against both,
+    and against the manifest, when it is read. A file that cannot be used is set aside and counts as not there.
+
+    >>> import tempfile
+    >>> manifest = Manifest({"shards": 3, "seed": 0}, data="3f2a", model="b81c")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Run.open(folder, manifest) as run:
+    ...         run.write(0, {"draws": np.zeros((4, 2))})
+    ...         run.write_failure(2, "no mode")
+    ...     with Run.open(folder, manifest) as run:
+    ...         print(run.finished(), run.failures(), run.missing(), run.read(0)["draws"].shape)
+    ...         print(run.notes[0])
+    [0] {2: 'no mode'} [1] (4, 2)
+    1 of 3 shards were already done.
+    """
+
+    manifest: Manifest
+    """That of the folder: for a resumed run, its name, time and versions are those of the first call."""
+    notes: list[str]
+    """What was found in the folder, in sentences for the user."""
+
+    def __init__(self, folder: Path, manifest: Manifest, lock: Lock) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.notes = []
+        self._lock: Lock | None = lock
+        self._done: set[int] = set()
+        self._failed: dict[int, str] = {}
+
+    @staticmethod
+    def open(path: str | os.PathLike[str], manifest: Manifest) -> Run:
+        """Start a run in a new or empty folder, or resume the one that is there.
+
+        A RunError says so where the folder is another run's (it names what differs), holds something else, or is
+        in use by another process.
+        """
+        folder = Path(path)
+        _prepare(folder)
+        lock = Lock(folder)
+        try:
+            stored = read_manifest(folder)
+            run = Run(folder, stored or manifest, lock)
+            if lock.previous is not None:
+                run.notes.append(
+                    f"The lock of {lock.previous}, which ended without releasing it, was taken over."
+                )
+            if stored is None:
+                shards_folder(folder).mkdir(exist_ok=True)
+                write_file(inside(folder, MANIFEST), manifest.to_json().encode())
+            else:
+                _compare(folder, stored, manifest)
+                run._resume(manifest)
+        except BaseException:
+            lock.release()
+            raise
+        return run
+
+    @property
+    def num_shards(self) -> int:
+        return self.manifest.num_shards
+
+    def has(self, shard: int) -> bool:
+        """Whether a shard is done; False for one that failed."""
+        return self._number(shard) in self._done
+
+    def finished(self) -> list[int]:
+        """The shards that are done."""
+        return sorted(self._done)
+
+    def failures(self) -> dict[int, str]:
+        """The shards that failed, and why."""
+        return dict(sorted(self._failed.items()))
+
+    def missing(self) -> list[int]:
+        """The shards that are neither done nor failed."""
+        return [
+            shard for shard in range(self.num_shards) if shard not in self._done and shard not in self._failed
+        ]
+
+    def read(self, shard: int) -> dict[str, np.ndarray]:
+        """The arrays of a shard that is done."""
+        if not self.has(shard):
+            raise RunError(
+                f"Shard {shard} of run folder {self.folder} is not done, so that it cannot be read."
+            )
+        try:
+            return read_shard(self.folder, self.manifest, int(shard)).arrays
+        except DamagedError as error:
+            path = shard_path(self.folder, shard)
+            raise RunError(
+                f"{path} was damaged while the run was open ({error}). Repeat the call to compute it again."
+            ) from error
+
+    def write(self, shard: int, arrays: Arrays) -> None:
+        """Store the arrays of a shard that is done."""
+        shard = self._number(shard)
+        if (reason := misfit(arrays, self.manifest.layout)) is not None:
+            raise RunError(f"Shard {shard} does not fit the manifest's layout: {reason}.")
+        self._write_record(shard_path(self.folder, shard), {"kind": "shard", "shard": shard}, arrays)
+        self._done.add(shard)
+        self._failed.pop(shard, None)
+
+    def write_failure(self, shard: int, reason: str) -> None:
+        """Store that a shard failed, and why. Writing its arrays later replaces this."""
+        shard = self._number(shard)
+        header = {"kind": "shard", "shard": shard, "failure": reason}
+        self._write_record(shard_path(self.folder, shard), header, {})
+        self._failed[shard] = reason
+        self._done.discard(shard)
+
+    def write_located(self, arrays: Arrays) -> None:
+        """Store modes and curvatures, so that a resumed run need not locate again."""
+        self._write_record(inside(self.folder, _LOCATED), {"kind": "located"}, arrays)
+
+    def read_located(self) -> dict[str, np.ndarray] | None:
+        """Modes and curvatures; None where they are not there or, with a note, not usable."""
+        path = self.folder / _LOCATED
+        if not os.path.lexists(path):
+            return None
+        try:
+            return read_record(path, {"run": self.manifest.run, "kind": "located"})[1]
+        except DamagedError as error:
+            self._set_aside(path)
+            self.notes.append(
+                f"The file of modes, {_LOCATED}, is damaged ({error}) and will be computed again."
+            )
+            return None
+
+    def path(self, name: str) -> Path:
+        """Where a result with this plain name (posterior.nc, report.html) goes in the folder."""
+        if name in (MANIFEST, SHARDS, _LOCATED, *LOCK_NAMES):
+            raise RunError(f"{name!r} is a file of the run itself; use another name.")
+        return inside(self.folder, name)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file (UTF-8) with this plain name into the folder."""
+        self._check_open()
+        write_file(self.path(name), text.encode())
+
+    def close(self) -> None:
+        """Release the lock; the folder can no longer be written to."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _resume(self, call: Manifest) -> None:
+        for folder in (self.folder, shards_folder(self.folder)):
+            folder.mkdir(exist_ok=True)
+            remove_temporaries(folder)
+        found = survey(self.folder, self.manifest)
+        self._done, self._failed = found.done, found.failed
+        self.notes.append(f"{len(found.done)} of {self.num_shards} shards were already done.")
+        for shard, reason in found.damaged.items():
+            self._set_aside(shard_path(self.folder, shard))
+            self.notes.append(f"Shard {shard}'s file is damaged ({reason}) and will be computed again.")
+        for shard, reason in found.failed.items():
+            self.notes.append(f"Shard {shard} failed before: {reason}")
+        if found.strangers:
+            self.notes.append(
+                f"Not files of this run, and left alone: {', '.join(map(ascii, found.strangers))}."
+            )
+        before, now = self.manifest.versions, call.versions
+        for name in sorted(n for n in {*before, *now} if before.get(n) != now.get(n)):
+            self.notes.append(
+                f"The run was started with {name} {before.get(name, 'absent')}, now it is "
+                f"{now.get(name, 'absent')}: draws may differ beyond the first digits."
+            )
+
+    def _write_record(self, path: Path, header: dict[str, object], arrays: Arrays) -> None:
+        self._check_open()
+        write_file(path, encode({"run": self.manifest.run, **header}, arrays))
+
+    def _set_aside(self, path: Path) -> None:
+        # Kept, since it may be another run's only copy; and out of the way, since it may be a folder.
+        aside = path.with_name(path.name + ASIDE)
+        try:
+            os.replace(path, aside)
+        except OSError as error:
+            raise RunError(
+                f"{path} cannot be used, nor moved to {aside.name}: {error.strerror}. Remove it."
+            ) from error
+
+    def _number(self, shard: int) -> int:
+        if not 0 <= (number := int(shard)) < self.num_shards or number != shard:
+            raise RunError(
+                f"There is no shard {shard!r}: the run has {self.num_shards} shards, counted from 0."
+            )
+        return number
+
+    def _check_open(self) -> None:
+        if self._lock is None:
+            raise RunError(f"Run folder {self.folder} is closed: open it again to write to it.")
+
+
+def _prepare(folder: Path) -> None:
+    """Make the folder, or make sure that it is a run's or empty, before anything is written to it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        names = {entry.name for entry in folder.iterdir()}
+    except OSError as error:
+        raise RunError(f"{folder} cannot be a run folder: {error.strerror or error}.") from error
+    shards = folder / SHARDS
+    # What a run leaves that was stopped before it had written its manifest.
+    begun = {*LOCK_NAMES, *(name for name in names if is_temporary(name))}
+    if SHARDS in names and not shards.is_symlink() and shards.is_dir() and not any(shards.iterdir()):
+        begun.add(SHARDS)
+    if MANIFEST not in names and not names <= begun:
+        raise RunError(
+            f"{folder} holds files but no {MANIFEST}, so that it is no run folder. Use a new or an empty folder."
+        )
+
+
+def _compare(folder: Path, stored: Manifest, call: Manifest) -> None:
+    if differences := stored.differences(call):
+        raise RunError(
+            f"Run folder {folder} is of another run: {'; '.join(differences)}. "
+            "Use another folder, or repeat the call that made it."
+        )

@@ -1,0 +1,65 @@
+"""How far a run is, read from its folder without disturbing it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from shardmc.errors import RunError
+from shardmc.store.lock import Owner, read_owner
+from shardmc.store.manifest import Manifest
+from shardmc.store.shards import MANIFEST, read_manifest, survey
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """What is done, what failed and why, what is missing or damaged, and who is at work on it."""
+
+    folder: Path
+    manifest: Manifest
+    done: tuple[int, ...]
+    failed: Mapping[int, str]
+    """Shard -> why it failed."""
+    damaged: Mapping[int, str]
+    """Shard -> what is wrong with its file; it will be computed again."""
+    missing: tuple[int, ...]
+    age: timedelta
+    """Since the run was started."""
+    owner: Owner | None
+    """The process that writes to the folder, or ended without releasing its lock."""
+    running: bool | None
+    """Whether that process still runs; None where this machine cannot tell."""
+
+    @property
+    def num_shards(self) -> int:
+        return self.manifest.num_shards
+
+
+def status(path: str | os.PathLike[str]) -> RunStatus:
+    """How far the run in a folder is. Nothing is written, and no lock is taken.
+
+    >>> status("no-such-run")
+    Traceback (most recent call last):
+    shardmc.errors.RunError: no-such-run is no run folder: there is no manifest.json in it.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise RunError(f"{folder} is no run folder: there is no {MANIFEST} in it.")
+    found = survey(folder, manifest)
+    known = {*found.done, *found.failed, *found.damaged}
+    owner = read_owner(folder)
+    return RunStatus(
+        folder=folder,
+        manifest=manifest,
+        done=tuple(sorted(found.done)),
+        failed=found.failed,
+        damaged=found.damaged,
+        missing=tuple(shard for shard in range(manifest.num_shards) if shard not in known),
+        age=datetime.now(UTC) - datetime.fromisoformat(manifest.created),
+        owner=owner,
+        running=False if owner is None else owner.is_alive(),
+    )

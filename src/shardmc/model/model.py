@@ -14,8 +14,10 @@ import numpy as np
 
 from shardmc.errors import ModelError, unknown
 from shardmc.model.fingerprint import fingerprint
+from shardmc.model.lookup import Lookup
 from shardmc.model.parameter import Parameter, as_parameters
 from shardmc.model.precision import double_precision
+from shardmc.model.recipe import Recipe
 
 Params = dict[str, Any]
 """Named parameters on the natural scale."""
@@ -27,7 +29,7 @@ _models: weakref.WeakValueDictionary[str, Model] = weakref.WeakValueDictionary()
 
 
 @final
-class Model:
+class Model(Recipe):
     """A posterior for rows that are independent given a few parameters.
 
     log posterior(theta) = log prior(theta) + sum_j log_likelihood_j(theta), where theta stacks the parameters
@@ -104,6 +106,20 @@ class Model:
         del rows
         return self
 
+    def columns_used(self, rows: Mapping[str, Any]) -> list[str]:
+        """The columns that the log-likelihood reads; all of them where that cannot be seen."""
+        read: set[str] = set()
+        params = jax.eval_shape(self.constrain, jax.ShapeDtypeStruct((self.dim,), jnp.result_type(float)))
+
+        def watched(params: Params, columns: Params) -> Any:
+            return self.log_likelihood_function(params, Lookup.of(columns, "column", read.add))
+
+        try:
+            jax.eval_shape(watched, params, dict(rows))
+        except Exception:
+            return list(rows)  # a function that fails says so when it is validated
+        return [name for name in rows if name in read]
+
     # The densities, traceable by JAX.
 
     def log_likelihood(self, theta: jax.Array | np.ndarray, rows: Any) -> jax.Array:
@@ -156,7 +172,7 @@ class Model:
         dict of float64 arrays (draw, *shape); real parameters are exact copies of their columns.
         """
         theta = self._check_draws(theta, self.dim)
-        natural = self._natural(theta)
+        natural = self.natural(theta)
         if self.derived_function is None or len(theta) == 0:
             return natural
         return natural | _blockwise(self._derived_program, theta)
@@ -167,7 +183,7 @@ class Model:
         Only the free entries of a parameter are there (a simplex without its last entry, the lower triangle of a
         matrix), so that affine maps keep what the support fixes and covariances can be inverted.
         """
-        natural = self._natural(self._check_draws(theta, self.dim))
+        natural = self.natural(self._check_draws(theta, self.dim))
         return np.concatenate([p.free.take(natural[name]) for name, p in self.parameters.items()], axis=1)
 
     def unconstrained_vector(self, natural: np.ndarray) -> np.ndarray:
@@ -243,7 +259,7 @@ class Model:
             params[name] = x if parameter.is_real else parameter.bijection(x)
         return params
 
-    def _natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+    def natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Natural parameters of draws (draw, dim), those with real support without any arithmetic."""
         transformed = self._names_of(real=False)
         values = _blockwise(self._constrain_program, theta) if transformed and len(theta) else {}

@@ -164,10 +164,9 @@ def _as_parameter(name: str, value: Any) -> Parameter:
 def _shape(given: Any) -> tuple[int, ...]:
     if isinstance(given, int | np.integer) and not isinstance(given, bool):
         given = (given,)
-    is_shape = isinstance(given, tuple | list) and all(
+    if not isinstance(given, tuple | list) or not all(
         isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in given
-    )
-    if not is_shape:
+    ):
         raise ModelError(f"A shape must be a positive integer or a tuple of them; {given!r} was given.")
     return tuple(int(n) for n in given)
 

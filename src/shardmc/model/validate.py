@@ -1,0 +1,217 @@
+"""A model is tried on a few rows before anything heavy is compiled; what is wrong is said in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardmc.errors import ModelError
+from shardmc.model.calling import calling
+from shardmc.model.lookup import Lookup, NotThere
+from shardmc.model.model import Model
+from shardmc.model.recipe import Recipe
+from shardmc.model.rows import TwoSamples, num_rows, two_samples
+
+STEPS = (0.0, 1e-3, 0.1)
+"""Distances from the starting point at which rows are compared: data of any scale is finite at one of them."""
+
+
+def validate(model: Model, rows: Any) -> None:
+    """Refuse a model that cannot be fitted, with a sentence that says why.
+
+    Tried are, in this order: shapes (without compiling anything), then values and gradient at the starting
+    point, and whether what a row contributes depends on the other rows.
+
+    Parameters
+    ----------
+    model : Model
+    rows : pytree of NumPy arrays
+        A small sample of the rows; 8 to 64 are enough.
+
+    Raises
+    ------
+    ModelError
+
+    Examples
+    --------
+    >>> model = Model(lambda params, rows: -jnp.sum((rows - params["mu"]) ** 2), None, {"mu": ()})
+    >>> validate(model, np.zeros(8))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    shardmc.errors.ModelError: log_likelihood returns one number for all rows; it must return one per row: ...
+    """
+    samples = two_samples(rows)
+    _check_shapes(model, samples)
+    _check_values(model, samples)
+
+
+def columns_used(model: Recipe, rows: Mapping[str, Any]) -> list[str]:
+    """The columns of a table that a model reads, so that only those are loaded.
+
+    >>> model = Model(lambda params, rows: -((rows["y"] - params["mu"]) ** 2), None, {"mu": ()})
+    >>> columns_used(model, {"id": np.arange(3), "y": np.zeros(3)})
+    ['y']
+    """
+    return model.columns_used(rows)
+
+
+def _check_shapes(model: Model, samples: TwoSamples) -> None:
+    params = jax.eval_shape(model.constrain, jax.ShapeDtypeStruct((model.dim,), jnp.result_type(float)))
+    read: set[str] = set()
+    tracked = True
+    for rows in (samples.first, samples.second):
+        with calling("log_likelihood"):
+            shape, seen = _shape_of(model.log_likelihood_function, read.add, params, rows)
+        tracked &= seen
+        _check_row_shape(shape, num_rows(rows))
+    if model.log_prior_function is not None:
+        with calling("log_prior"):
+            shape, seen = _shape_of(model.log_prior_function, read.add, params)
+        tracked &= seen
+        _check_prior_shape(shape)
+    if model.derived_function is not None:
+        with calling("derived"):
+            shape, _ = _shape_of(model.derived_function, read.add, params)
+        _check_derived(model, shape)
+    unread = [name for name in model.parameters if name not in read]
+    if tracked and unread:
+        raise ModelError(
+            f"No function of the model reads {_listed('parameter', unread)}: use it in log_likelihood or log_prior, "
+            "or leave it out."
+        )
+
+
+def _shape_of(
+    function: Callable[..., Any], on_read: Callable[[str], None], params: Any, *rows: Any
+) -> tuple[Any, bool]:
+    """Shape of what a function returns, and whether its reads of parameters were seen."""
+
+    def watched(params: Any, *rows: Any) -> Any:
+        columns = [Lookup.of(r, "column", lambda _: None) if type(r) is dict else r for r in rows]
+        return function(Lookup.of(params, "parameter", on_read), *columns)
+
+    try:
+        return jax.eval_shape(watched, params, *rows), True
+    except NotThere:
+        raise
+    except Exception:
+        # A function may insist on plain dicts (in_axes of vmap given as a dict); it is asked again with those.
+        return jax.eval_shape(function, params, *rows), False
+
+
+def _check_row_shape(result: Any, length: int) -> None:
+    if not hasattr(result, "shape"):
+        raise ModelError(
+            f"log_likelihood returns {type(result).__name__}; it must return one array with one number per row."
+        )
+    if result.shape == ():
+        raise ModelError(
+            "log_likelihood returns one number for all rows; it must return one per row: leave out the sum or mean "
+            "over rows."
+        )
+    if result.shape != (length,):
+        advice = "check its shapes"
+        if result.shape[0] == length:
+            advice = "sum it over the axes after the first"
+        if result.shape == (length, length):
+            advice = "two of its terms have shapes (n,) and (n, 1), which broadcast to (n, n)"
+        raise ModelError(
+            f"log_likelihood returns shape {result.shape} for {length} rows; it must return one number per row, "
+            f"shape ({length},): {advice}."
+        )
+    if not jnp.issubdtype(result.dtype, jnp.floating):
+        raise ModelError(
+            f"log_likelihood returns numbers of type {result.dtype}; they must be floating point."
+        )
+
+
+def _check_prior_shape(result: Any) -> None:
+    if not hasattr(result, "shape") or result.shape != ():
+        given = f"shape {result.shape}" if hasattr(result, "shape") else type(result).__name__
+        raise ModelError(
+            f"log_prior returns {given}; it must return one number: sum the log densities of all parameters."
+        )
+
+
+def _check_derived(model: Model, result: Any) -> None:
+    if not isinstance(result, Mapping):
+        raise ModelError(
+            f"derived must return a dict of named quantities; it returns {type(result).__name__}."
+        )
+    taken = [name for name in result if name in model.parameters]
+    if taken:
+        raise ModelError(
+            f"derived returns {taken[0]!r}, which is the name of a parameter: choose another name."
+        )
+
+
+def _check_values(model: Model, samples: TwoSamples) -> None:
+    direction = np.random.default_rng(0).standard_normal(model.dim)
+    thetas = np.stack([model.initial + step * direction for step in STEPS])
+
+    @jax.jit
+    def program(thetas: jax.Array, first: Any, second: Any) -> tuple[jax.Array, ...]:
+        def log_posterior(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
+            prior = model.log_prior(theta)
+            return prior + jnp.sum(model.log_likelihood(theta, first)), prior
+
+        gradient, prior = jax.grad(log_posterior, has_aux=True)(thetas[0])
+        whole = jax.vmap(lambda theta: model.log_likelihood(theta, first))(thetas)
+        part = jax.vmap(lambda theta: model.log_likelihood(theta, second))(thetas)
+        return prior, gradient, whole, part
+
+    with calling("The model"), jax.default_matmul_precision("highest"):
+        results = program(jnp.asarray(thetas, jnp.result_type(float)), samples.first, samples.second)
+    prior, gradient, whole, part = (np.asarray(x) for x in results)
+    _check_start(model, samples, prior, gradient, whole[0])
+    _check_independence(whole[:, samples.index], part)
+
+
+def _check_start(
+    model: Model, samples: TwoSamples, prior: np.ndarray, gradient: np.ndarray, values: np.ndarray
+) -> None:
+    advice = "Give another starting point (initial=), or look for log(0), 0/0 and overflow in it"
+    start = _start_in_words(model)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        what = "NaN" if np.isnan(values[bad]).all() else "not finite"
+        raise ModelError(
+            f"log_likelihood is {what} for {int(bad.sum())} of {num_rows(samples.first)} sampled rows at the "
+            f"starting point ({start}). {advice}."
+        )
+    if not np.isfinite(prior):
+        raise ModelError(f"log_prior is {float(prior)} at the starting point ({start}). {advice}.")
+    flawed = [name for name, value in zip(model.names, gradient, strict=True) if not np.isfinite(value)]
+    if flawed:
+        raise ModelError(
+            f"The gradient of the log posterior is not finite in {_listed('parameter', flawed)} at the starting "
+            f"point ({start}). {advice}."
+        )
+
+
+def _check_independence(together: np.ndarray, apart: np.ndarray) -> None:
+    """Refuse a row's log-likelihood that changes with the rows around it; (step, row) each."""
+    finite = np.isfinite(together) & np.isfinite(apart)
+    together, apart = together[finite], apart[finite]
+    # Float32 sums in another order differ by some 1e-6 of their size; a term of another row by far more.
+    if (np.abs(together - apart) > 1e-3 * (1 + np.abs(together))).any():
+        raise ModelError(
+            "log_likelihood of a row depends on the other rows (a mean, a rank or a neighbour is taken inside the "
+            "model), but shards see different rows: work such quantities out beforehand and make them columns."
+        )
+
+
+def _start_in_words(model: Model) -> str:
+    natural = {name: v[0] for name, v in model.natural(model.initial[None]).items()}
+    shown = [
+        f"{name} = {np.array2string(value, precision=3, threshold=4)}" for name, value in natural.items()
+    ]
+    return ", ".join(shown[:4]) + (", ..." if len(shown) > 4 else "")
+
+
+def _listed(kind: str, names: list[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{kind}{'s' if len(names) > 1 else ''} {', '.join(map(repr, names[:5]))}{more}"

@@ -1,1 +1,56 @@
-"""shardmc: posterior draws for models with few parameters and very many rows."""
+"""shardmc: posterior draws for models with few parameters and very many rows.
+
+Names are imported when they are first used, so that `import shardmc` and `shardmc --help` are quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from shardmc._version import __version__
+
+_HOMES = {
+    "fit": "shardmc.fit",
+    "Model": "shardmc.model",
+    "Parameter": "shardmc.model",
+    "from_numpyro": "shardmc.model",
+    "Posterior": "shardmc.posterior",
+    "load": "shardmc.posterior",
+    "Local": "shardmc.engine",
+    "Independence": "shardmc.sample",
+    "HMC": "shardmc.sample",
+    "NUTS": "shardmc.sample",
+    "RandomWalk": "shardmc.sample",
+    "Exact": "shardmc.sample",
+    "Auto": "shardmc.sample",
+    "Recenter": "shardmc.combine",
+    "ShardmcError": "shardmc.errors",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+if TYPE_CHECKING:
+    from shardmc.combine import Recenter as Recenter
+    from shardmc.engine import Local as Local
+    from shardmc.errors import ShardmcError as ShardmcError
+    from shardmc.fit import fit as fit
+    from shardmc.model import Model as Model
+    from shardmc.model import Parameter as Parameter
+    from shardmc.model import from_numpyro as from_numpyro
+    from shardmc.posterior import Posterior as Posterior
+    from shardmc.posterior import load as load
+    from shardmc.sample import HMC as HMC
+    from shardmc.sample import NUTS as NUTS
+    from shardmc.sample import Auto as Auto
+    from shardmc.sample import Exact as Exact
+    from shardmc.sample import Independence as Independence
+    from shardmc.sample import RandomWalk as RandomWalk
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'shardmc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -68,10 +68,24 @@ class Located:
     shard_curvatures: np.ndarray  # (shard, dim, dim), likewise
     decrements: np.ndarray  # (shard,)
     found: np.ndarray  # (shard,) bool: converged to a mode with positive definite curvature
+    passes: float = 0.0
+    """How often all rows were read to find the shards' modes."""
 
     @property
     def num_shards(self) -> int:
         return len(self.shares)
+
+    def subset(self, shards: np.ndarray) -> Located:
+        """The same for some shards only; their shares are scaled to sum to 1."""
+        shares = self.shares[shards]
+        return Located(
+            self.mode,
+            shares / shares.sum(),
+            self.shard_modes[shards],
+            self.shard_curvatures[shards],
+            self.decrements[shards],
+            self.found[shards],
+        )
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,9 @@ class ShardDraws:
 
     @staticmethod
     def of(
-        values: Sequence[np.ndarray] | np.ndarray, shares: np.ndarray | None = None, scaling: Scaling = "rescaled"
+        values: Sequence[np.ndarray] | np.ndarray,
+        shares: np.ndarray | None = None,
+        scaling: Scaling = "rescaled",
     ) -> ShardDraws:
         """Draws from arrays of shape (draw, dim), one per shard; equal shares unless they are given."""
         arrays = tuple(np.asarray(v, dtype=np.float64) for v in values)
@@ -105,7 +121,9 @@ class ShardDraws:
                 raise OptionError(
                     f"Draws of shard {shard} hold {int((~np.isfinite(array)).sum())} values that are not finite."
                 )
-        share = np.full(len(arrays), 1 / len(arrays)) if shares is None else np.asarray(shares, dtype=np.float64)
+        share = (
+            np.full(len(arrays), 1 / len(arrays)) if shares is None else np.asarray(shares, dtype=np.float64)
+        )
         if share.shape != (len(arrays),) or (share <= 0).any():
             raise OptionError(f"shares must be {len(arrays)} positive numbers, one per shard.")
         return ShardDraws(arrays, share / share.sum(), scaling)
@@ -126,7 +144,9 @@ class ShardDraws:
     @cached_property
     def covariances(self) -> np.ndarray:
         """Covariance (ddof 1) of each shard's draws, (shard, dim, dim); zero for a single draw."""
-        return np.stack([np.atleast_2d(np.cov(v.T)) if len(v) > 1 else np.zeros((self.dim,) * 2) for v in self.values])
+        return np.stack(
+            [np.atleast_2d(np.cov(v.T)) if len(v) > 1 else np.zeros((self.dim,) * 2) for v in self.values]
+        )
 
 
 @dataclass(frozen=True)

@@ -70,13 +70,15 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
     curvatures = np.full((count, dim, dim), np.nan)
     decrements = np.full(count, np.inf)
     found = np.zeros(count, dtype=bool)
-    for shard, (u, curvature, decrement, _) in engine.map(
+    passes = 0.0
+    for shard, (u, curvature, decrement, steps) in engine.map(
         ShardMode(model), blocks, None, DeviceFrame.of(frame)
     ):
         decrements[shard] = decrement
+        passes += float(blocks.shares[shard]) * (int(steps) + 1)
         if decrement < DECREMENT and np.isfinite(u).all():
             modes[shard] = frame.to_theta(np.asarray(u, np.float64))
             whole = inverse.T @ np.asarray(curvature, np.float64) @ inverse
             curvatures[shard] = (whole + whole.T) / 2
             found[shard] = bool(np.linalg.eigvalsh(curvature.astype(np.float64))[0] > 0)
-    return Located(mode, blocks.shares, modes, curvatures, decrements, found)
+    return Located(mode, blocks.shares, modes, curvatures, decrements, found, passes)

@@ -38,4 +38,4 @@ class Exact(Sampler):
 
         theta = jax.vmap(one)(jax.random.split(key, num_draws))
         u = jnp.linalg.solve(target.frame.basis, (theta - target.frame.center).T).T
-        return Chains(u[None], jnp.ones(()), jnp.int32(0))
+        return Chains(u[None], jnp.ones(()), jnp.int32(0), jnp.int32(1))

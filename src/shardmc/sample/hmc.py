@@ -9,7 +9,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from shardmc.sample.walker import Walker
+from shardmc.sample.walker import Moved, Walker
 from shardmc.target import Target
 
 
@@ -32,7 +32,7 @@ class HMC(Walker):
         Mean length of a trajectory; on a standard normal target pi / 2 gives uncorrelated draws.
     """
 
-    chains: int = 16
+    chains: int = 4
     warmup: int = 20
     target_acceptance: float = 0.85
     trajectory: float = math.pi / 2
@@ -42,9 +42,7 @@ class HMC(Walker):
 
         return hmc.init(u, target.log_density)
 
-    def step(
-        self, target: Target, key: jax.Array, states: Any, step_size: jax.Array
-    ) -> tuple[Any, jax.Array, jax.Array]:
+    def step(self, target: Target, key: jax.Array, states: Any, step_size: jax.Array) -> tuple[Any, Moved]:
         from blackjax.mcmc import hmc
 
         kernel = hmc.build_kernel()
@@ -58,4 +56,4 @@ class HMC(Walker):
             return kernel(key, state, target.log_density, step_size, metric, num_steps)
 
         states, info = jax.vmap(one)(jax.random.split(key_chains, self.chains), states)
-        return states, info.acceptance_rate, info.is_divergent
+        return states, Moved(info.acceptance_rate, info.is_divergent, info.num_integration_steps)

@@ -30,7 +30,7 @@ class Independence(Sampler):
         Proposals before the first draw is kept.
     """
 
-    df: float = 20.0
+    df: int = 20
     warmup: int = 32
 
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
@@ -55,4 +55,5 @@ class Independence(Sampler):
             step, start, (jnp.arange(count, dtype=jnp.int32), log_weights, log_uniforms)
         )
         kept = slice(self.warmup, None)
-        return Chains(proposals[chosen[kept]][None], jnp.mean(accepted[kept].astype(float)), jnp.int32(0))
+        acceptance = jnp.mean(accepted[kept].astype(float))
+        return Chains(proposals[chosen[kept]][None], acceptance, jnp.int32(0), jnp.int32(count))

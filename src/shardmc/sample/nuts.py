@@ -8,7 +8,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from shardmc.sample.walker import Walker
+from shardmc.sample.walker import Moved, Walker
 from shardmc.target import Target
 
 
@@ -42,9 +42,7 @@ class NUTS(Walker):
 
         return nuts.init(u, target.log_density)
 
-    def step(
-        self, target: Target, key: jax.Array, states: Any, step_size: jax.Array
-    ) -> tuple[Any, jax.Array, jax.Array]:
+    def step(self, target: Target, key: jax.Array, states: Any, step_size: jax.Array) -> tuple[Any, Moved]:
         from blackjax.mcmc import nuts
 
         kernel = nuts.build_kernel()
@@ -54,4 +52,4 @@ class NUTS(Walker):
             return kernel(key, state, target.log_density, step_size, metric, self.max_doublings)
 
         states, info = jax.vmap(one)(jax.random.split(key, self.chains), states)
-        return states, info.acceptance_rate, info.is_divergent
+        return states, Moved(info.acceptance_rate, info.is_divergent, info.num_integration_steps)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import jax
+import jax.numpy as jnp
 
-from shardmc.sample.walker import Walker
+from shardmc.sample.walker import Moved, Walker
 from shardmc.target import Target
 
 
@@ -42,13 +43,11 @@ class RandomWalk(Walker):
 
         return random_walk.init(u, target.log_density)
 
-    def step(
-        self, target: Target, key: jax.Array, states: Any, step_size: jax.Array
-    ) -> tuple[Any, jax.Array, jax.Array]:
+    def step(self, target: Target, key: jax.Array, states: Any, step_size: jax.Array) -> tuple[Any, Moved]:
         from blackjax.mcmc import random_walk
 
         kernel = random_walk.build_additive_step()
-        metric_draw = random_walk.normal(step_size * jax.numpy.ones(target.dim))
+        metric_draw = random_walk.normal(step_size * jnp.ones(target.dim))
 
         def one(key: jax.Array, state: Any):
             def hop(state: Any, key: jax.Array):
@@ -59,4 +58,5 @@ class RandomWalk(Walker):
             return state, acceptance.mean()
 
         states, acceptance = jax.vmap(one)(jax.random.split(key, self.chains), states)
-        return states, acceptance, jax.numpy.zeros(self.chains, bool)
+        each = jnp.full(self.chains, self.thin)
+        return states, Moved(acceptance, jnp.zeros(self.chains, bool), each)

@@ -20,13 +20,14 @@ class Chains:
     u: jax.Array  # (chain, draw, dim)
     acceptance: jax.Array  # () mean acceptance probability
     divergences: jax.Array  # () number of divergent transitions
+    evaluations: jax.Array | int  # () how often each of the shard's rows was evaluated
 
 
 class Sampler(ABC):
     """Draws from one shard's target. Implementations are frozen dataclasses: their options are compile-time."""
 
     needs_mode: ClassVar[bool] = True
-    """Whether the frame must stand on the shard's mode and curvature."""
+    """Whether it can do nothing without the modes; otherwise it does without them where there are none."""
 
     def tune(self, target: Target, key: jax.Array) -> Any:
         """Numbers that all shards share (a step size), from one pilot shard; averaged over pilots. None by default."""
@@ -42,14 +43,15 @@ class Sampler(ABC):
         """At least `num_draws` draws after warm-up."""
 
 
-def student_t(key: jax.Array, shape: tuple[int, ...], df: float) -> jax.Array:
+def student_t(key: jax.Array, shape: tuple[int, ...], df: int) -> jax.Array:
     """Draws (..., dim) of a standard multivariate Student t."""
     key_normal, key_scale = jax.random.split(key)
     normal = jax.random.normal(key_normal, shape)
-    chi2 = 2 * jax.random.gamma(key_scale, df / 2, shape[:-1])
+    # A sum of squares, not a gamma variate: its rejection loop takes longer to compile than all the rest.
+    chi2 = jnp.sum(jax.random.normal(key_scale, (*shape[:-1], df)) ** 2, axis=-1)
     return normal * jnp.sqrt(df / chi2)[..., None]
 
 
-def student_t_log_density(u: jax.Array, df: float) -> jax.Array:
+def student_t_log_density(u: jax.Array, df: int) -> jax.Array:
     """Log density of the standard multivariate Student t, up to a constant."""
     return -0.5 * (df + u.shape[-1]) * jnp.log1p(jnp.sum(u**2, axis=-1) / df)

@@ -212,8 +212,8 @@ class _Job:
         for shard, result in self.engine.map(
             program, self.blocks, self.per_shard, (key, tuning), shards, on_done=self.on_progress
         ):
+            self.passes += float(self.blocks.shares[shard]) * int(result.evaluations)
             yield shard, self._bring_home(shard, result, name)
-        self.passes += self.num_draws * float(self.blocks.shares[list(shards)].sum())
 
     def _tune(self, sampler: Sampler) -> Any:
         """Average over a few pilot shards, the same ones whichever shards remain to be sampled."""

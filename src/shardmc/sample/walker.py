@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,17 @@ from jax import lax
 from shardmc.sample.sampler import Chains, Sampler, student_t, student_t_log_density
 from shardmc.target import Target
 
-_START_DF = 20.0
+_START_DF = 20
 _START_CANDIDATES = 16
 _PILOT_STEPS = 120
+
+
+class Moved(NamedTuple):
+    """One step of all chains of a shard."""
+
+    acceptance: jax.Array  # (chain,) probabilities
+    divergent: jax.Array  # (chain,)
+    evaluations: jax.Array  # (chain,) how often the target was evaluated
 
 
 @dataclass(frozen=True)
@@ -54,8 +62,8 @@ class Walker(Sampler):
 
         def advance(carry: tuple[Any, Any], key: jax.Array):
             states, averaging = carry
-            states, acceptance, _ = self.step(target, key, states, jnp.exp(averaging.log_x))
-            gap = self.target_acceptance - jnp.mean(jnp.nan_to_num(acceptance))
+            states, moved = self.step(target, key, states, jnp.exp(averaging.log_x))
+            gap = self.target_acceptance - jnp.mean(jnp.nan_to_num(moved.acceptance))
             return (states, update(averaging, gap)), None
 
         initial = (self._starts(target, key_start), init(jnp.asarray(1.0 / target.dim**0.25)))
@@ -64,20 +72,23 @@ class Walker(Sampler):
 
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
         step_size = jnp.exp(tuning) if self.step_size is None else jnp.asarray(self.step_size, float)
-        key_start, key_warmup, key_draws = jax.random.split(key, 3)
+        key_start, key_run = jax.random.split(key)
 
         def advance(states: Any, key: jax.Array):
-            states, acceptance, divergent = self.step(target, key, states, step_size)
-            return states, (states.position, acceptance, divergent)
+            states, moved = self.step(target, key, states, step_size)
+            return states, (states.position, moved)
 
-        def forget(states: Any, key: jax.Array):
-            return advance(states, key)[0], None
-
-        states = self._starts(target, key_start)
-        states, _ = lax.scan(forget, states, jax.random.split(key_warmup, self.warmup))
         each = math.ceil(num_draws / self.chains)
-        _, (u, acceptance, divergent) = lax.scan(advance, states, jax.random.split(key_draws, each))
-        return Chains(jnp.swapaxes(u, 0, 1), jnp.mean(acceptance), jnp.sum(divergent))
+        # One loop for warm-up and draws: two would be compiled twice.
+        keys = jax.random.split(key_run, self.warmup + each)
+        _, (u, moved) = lax.scan(advance, self._starts(target, key_start), keys)
+        kept = slice(self.warmup, None)
+        return Chains(
+            jnp.swapaxes(u[kept], 0, 1),
+            jnp.mean(moved.acceptance[kept]),
+            jnp.sum(moved.divergent[kept]),
+            self.chains * _START_CANDIDATES + jnp.sum(moved.evaluations),
+        )
 
     def _starts(self, target: Target, key: jax.Array) -> Any:
         """Of a handful of Student t draws for each chain, one in proportion to its importance weight."""

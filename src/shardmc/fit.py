@@ -1,0 +1,221 @@
+"""The main job: from a model and tall data to draws of the posterior, and how far to trust them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardmc.clock import Clock
+from shardmc.combine import combiner as named_combiner
+from shardmc.data import Blocks, Partition, Source, as_source
+from shardmc.engine import Local
+from shardmc.errors import ModelError, OptionError
+from shardmc.journal import Journal
+from shardmc.judge import combine_sampled, judge
+from shardmc.locate import KEEP, influential, leverage, locate, locate_shards
+from shardmc.model import Model, columns_used, validate
+from shardmc.posterior import Posterior
+from shardmc.sample import Auto, Sampler, sample
+from shardmc.sample import sampler as named_sampler
+from shardmc.types import Combiner, Engine, Located, Progress
+
+_SAMPLE_ROWS = 64
+
+
+def fit(
+    model: Model,
+    data: Any,
+    *,
+    shards: int | str = "auto",
+    draws: int = 10_000,
+    seed: int = 0,
+    weights: Any = None,
+    stratify: Any = None,
+    shuffle: bool = True,
+    keep: float | None = KEEP,
+    sampler: str | Sampler | Auto = "auto",
+    combiner: str | Combiner = "recenter",
+    engine: Engine | None = None,
+    check: bool = True,
+    run_dir: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Posterior:
+    """Draw from the posterior of a model with few parameters and very many rows.
+
+    Parameters
+    ----------
+    model
+        A `shardmc.Model`, or what `shardmc.from_numpyro` gives.
+    data
+        Arrays with a common first axis (an array, a tuple, a dict, any pytree), a pandas, polars or Arrow table,
+        or the path of a Parquet file or folder.
+    shards
+        How many parts the rows are split into; "auto" chooses from the number of rows, parameters and draws.
+    draws
+        How many draws of the posterior are wanted; a few more may come so that shards give equally many.
+    seed
+        The same seed gives the same draws, whatever the engine, the batch size, or an interruption.
+    weights
+        One number per row (or a column's name): row j counts that often in the likelihood.
+    stratify
+        One value per row (or a column's name) whose values are dealt evenly over the shards.
+    shuffle
+        False leaves the rows in their order. Only for rows known to be exchangeable.
+    keep
+        A row is kept in every shard where its leverage exceeds `keep` times the largest share; None keeps none.
+    sampler
+        A sampler or its name: "auto", "independence", "hmc", "nuts", "random-walk".
+    combiner
+        A combiner or its name: "recenter" and its rivals.
+    engine
+        Where shards run; this machine unless given.
+    check
+        Whether to certify the result; takes one more pass over the data.
+    run_dir
+        A folder that keeps finished shards, so that a stopped run goes on where it was.
+    progress
+        Called as progress(stage, done, total).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.normal(3.0, 1.0, size=20_000)
+    >>> model = Model(
+    ...     log_likelihood=lambda params, y: -0.5 * (y - params["mu"]) ** 2,
+    ...     log_prior=lambda params: -0.5 * params["mu"] ** 2 / 100,
+    ...     parameters={"mu": ()},
+    ... )
+    >>> posterior = fit(model, y, shards=10, draws=1_000)
+    >>> abs(posterior.draws["mu"].mean() - y.mean()) < 0.001
+    True
+    """
+    combiner, sampler = named_combiner(combiner), named_sampler(sampler)
+    engine = Local() if engine is None else engine
+    _check_options(draws, seed, keep)
+    clock = Clock(progress)
+
+    source, model = clock("read", _open, model, data, seed)
+    count = _number_of_shards(shards, source.num_rows, model.dim, draws)
+    blocks = clock("split", source.split, Partition(count, shuffle, stratify, weights), seed)
+    plan = {
+        "rows": source.num_rows,
+        "shards": count,
+        "draws": draws,
+        "draws_per_shard": _draws_per_shard(combiner, draws, blocks.shares),
+        "seed": seed,
+        "shuffle": shuffle,
+        "stratified": stratify is not None,
+        "weighted": weights is not None,
+        "keep": keep,
+        "sampler": repr(sampler),
+        "combiner": repr(combiner),
+        "scaling": combiner.scaling,
+    }
+    with Journal(run_dir, plan, source, model) as journal:
+        kept, located = journal.located(blocks) or _locate(
+            model, blocks, sampler, keep, engine, clock, journal
+        )
+        sampled = clock(
+            "sample",
+            sample,
+            model,
+            kept,
+            located,
+            sampler,
+            engine,
+            num_draws=plan["draws_per_shard"],
+            seed=seed,
+            scaling=combiner.scaling,
+            done=journal.finished(),
+            on_shard=journal.write,
+            on_progress=clock.counter("sample", count),
+        )
+        combined = clock("combine", combine_sampled, model, combiner, sampled, located, seed)
+        judged = clock(
+            "check", judge, model, blocks, located, sampled, combined, engine, seed, certified=check
+        )
+        posterior = Posterior(
+            draws=combined.natural,
+            theta=combined.theta,
+            names=tuple(model.names),
+            shard=combined.shard,
+            shards=judged.shards,
+            mode=None if located is None else located.mode.theta,
+            certificate=judged.certificate,
+            findings=judged.findings,
+            notes=(*journal.notes, *sampled.notes, *combined.notes),
+            plan={**plan, "kept_rows": kept.num_kept},
+            seconds=clock.seconds,
+            passes=clock.passes,
+            versions=journal.versions,
+        )
+        journal.write_posterior(posterior)
+    return posterior
+
+
+def _check_options(draws: int, seed: int, keep: float | None) -> None:
+    if not isinstance(draws, int | np.integer) or draws < 1:
+        raise OptionError(f"draws must be a positive whole number, not {draws!r}.")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise OptionError(f"seed must be a whole number that is not negative, not {seed!r}.")
+    if keep is not None and not (isinstance(keep, int | float) and keep > 0):
+        raise OptionError(f"keep must be a positive number, or None to keep no rows, not {keep!r}.")
+
+
+def _open(model: Model, data: Any, seed: int) -> tuple[Source, Model]:
+    """The rows the model reads, and the model, tried on a few of them before anything is compiled."""
+    source = as_source(data)
+    rows = source.sample(_SAMPLE_ROWS, seed)
+    model = model.bind(rows)
+    validate(model, rows)
+    if source.is_table:
+        source = source.select(columns_used(model, rows))
+    return source, model
+
+
+def _number_of_shards(shards: int | str, num_rows: int, dim: int, draws: int) -> int:
+    """K as given; or chosen so that kept rows stay few (K^2 < N / (5 d)) and every shard is worth its overhead."""
+    if shards == "auto":
+        most = min(math.sqrt(num_rows / (5 * dim)), num_rows / max(1_000, 50 * dim), draws / 32)
+        return max(1, int(most))
+    if isinstance(shards, bool) or not isinstance(shards, int | np.integer):
+        raise OptionError(f'shards must be a whole number or "auto", not {shards!r}.')
+    if not 1 <= shards <= num_rows:
+        raise OptionError(
+            f"shards must lie between 1 and the number of rows, {num_rows}; {shards} was given."
+        )
+    return int(shards)
+
+
+def _draws_per_shard(combiner: Combiner, draws: int, shares: np.ndarray) -> int:
+    """Draws that every shard must give so that the combination has at least as many as wanted."""
+    return math.ceil(draws * float(shares.max()) - 1e-9) if combiner.pools else draws
+
+
+def _locate(
+    model: Model,
+    blocks: Blocks,
+    sampler: Sampler | Auto,
+    keep: float | None,
+    engine: Engine,
+    clock: Clock,
+    journal: Journal,
+) -> tuple[Blocks, Located | None]:
+    """The modes of all rows and of the shards, and the blocks with their kept rows."""
+    try:
+        mode = clock("locate", locate, model, blocks, engine)
+    except ModelError:
+        if sampler.needs_mode:
+            raise
+        return blocks, None
+    positions: list[np.ndarray] = [np.empty(0, np.int64)] * blocks.num_shards
+    if keep is not None and blocks.num_shards > 1:
+        positions, _ = influential(clock("leverage", leverage, model, blocks, mode, engine), blocks, keep)
+    kept = blocks.keep(positions)
+    located = clock("locate shards", locate_shards, model, kept, mode, engine)
+    journal.write_located(located, positions)
+    return kept, located

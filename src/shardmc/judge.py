@@ -1,0 +1,147 @@
+"""From sampled shards to combined draws on both scales, and the checks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardmc.check import Certificate, agree, certify, choose, diagnose, ordered
+from shardmc.data import Blocks
+from shardmc.errors import SamplingError
+from shardmc.locate import gradients
+from shardmc.model import Model
+from shardmc.posterior import ShardTable
+from shardmc.sample import Sampled
+from shardmc.types import Combiner, Engine, Finding, Located, ShardDraws
+
+_CERTIFIED_DRAWS = 100
+
+
+@dataclass(frozen=True)
+class Result:
+    """Combined draws on the unconstrained and the natural scale."""
+
+    theta: np.ndarray  # (draw, dim); NaN rows where a draw left the support
+    natural: Mapping[str, np.ndarray]
+    shard: np.ndarray | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the checks say."""
+
+    shards: ShardTable
+    certificate: Certificate | None
+    findings: tuple[Finding, ...]
+    passes: float
+
+
+def combine_sampled(
+    model: Model, combiner: Combiner, sampled: Sampled, located: Located | None, seed: int
+) -> Result:
+    """Run the combiner on the scale that it works on, and express its draws on both."""
+    good = sampled.good
+    if len(good) == 0:
+        raise SamplingError(f"No shard could be sampled; shard 0: {sampled.chains[0].failure}")
+    notes: tuple[str, ...] = ()
+    if len(good) < len(sampled.chains):
+        lost = [i for i in range(len(sampled.chains)) if i not in set(good)]
+        notes = (
+            f"{len(lost)} of {len(sampled.chains)} shards failed and are missing from the result "
+            f"(shard {lost[0]}: {sampled.chains[lost[0]].failure})",
+        )
+    draws = sampled.draws()
+    where = None if located is None else located.subset(good)
+    rng = np.random.default_rng([seed, 3])
+    if combiner.space == "unconstrained":
+        combined = combiner(draws, where, rng)
+        theta, natural = combined.values, model.constrain_draws(combined.values)
+    else:
+        moved = ShardDraws.of([model.natural_vector(v) for v in draws.values], draws.shares, draws.scaling)
+        combined = combiner(moved, None, rng)
+        theta, natural = _from_natural(model, combined.values)
+        outside = int(np.isnan(theta).any(axis=1).sum())
+        if outside:
+            notes += (f"{outside} of {len(theta)} combined draws lie outside the parameters' support.",)
+    shard = None if combined.shard is None else good[combined.shard]
+    return Result(theta, natural, shard, (*notes, *combined.notes))
+
+
+def _from_natural(model: Model, values: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    natural, start = {}, 0
+    for name, parameter in model.parameters.items():
+        size = int(np.prod(parameter.shape))
+        natural[name] = values[:, start : start + size].reshape(-1, *parameter.shape)
+        start += size
+    return model.unconstrained_vector(values), natural
+
+
+def judge(
+    model: Model,
+    blocks: Blocks,
+    located: Located | None,
+    sampled: Sampled,
+    result: Result,
+    engine: Engine,
+    seed: int,
+    *,
+    certified: bool,
+) -> Judged:
+    """Chain diagnostics, shard agreement and, where there is a mode, the certificate."""
+    names = model.names
+    chains = diagnose(
+        [c.theta for c in sampled.chains],
+        np.array([c.acceptance for c in sampled.chains]),
+        np.array([c.divergences for c in sampled.chains]),
+        names,
+    )
+    findings = list(chains.findings)
+    disagreement = None
+    if located is not None and located.num_shards > 1:
+        agreement = agree(located, blocks.sizes, names)
+        findings += agreement.findings
+        disagreement = agreement.q
+    certificate, passes = None, 0.0
+    if certified and located is not None:
+        certificate = _certify(model, blocks, located, result, engine, seed, chains.total_ess)
+        findings += certificate.findings
+        passes = float(_CERTIFIED_DRAWS)
+    most = max(c.theta.shape[0] * c.theta.shape[1] for c in sampled.chains)
+    own = np.full((len(sampled.chains), most, model.dim), np.nan)
+    for i, c in enumerate(sampled.chains):
+        flat = c.theta.reshape(-1, model.dim)
+        own[i, : len(flat)] = flat
+    table = ShardTable(
+        share=sampled.shares,
+        size=np.asarray(blocks.sizes),
+        acceptance=np.array([c.acceptance for c in sampled.chains]),
+        divergences=np.array([c.divergences for c in sampled.chains]),
+        ess=chains.ess,
+        r_hat=chains.r_hat,
+        sampler=tuple(c.sampler for c in sampled.chains),
+        draws=own,
+        mode=None if located is None else located.shard_modes,
+        disagreement=disagreement,
+    )
+    return Judged(table, certificate, tuple(ordered(findings)), passes)
+
+
+def _certify(
+    model: Model,
+    blocks: Blocks,
+    located: Located,
+    result: Result,
+    engine: Engine,
+    seed: int,
+    ess: np.ndarray,
+) -> Certificate:
+    inside = np.flatnonzero(np.isfinite(result.theta).all(axis=1))
+    theta = result.theta[inside]
+    shard = None if result.shard is None else result.shard[inside]
+    rng = np.random.default_rng([seed, 4])
+    chosen = choose(theta, shard, min(_CERTIFIED_DRAWS, len(theta)), rng)
+    scores = gradients(model, blocks, located.mode, theta[chosen], engine)
+    return certify(theta, chosen, scores, located.mode, model.names, ess=ess, rng=rng)

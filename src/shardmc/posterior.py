@@ -1,0 +1,255 @@
+"""What fit returns: draws of the posterior, what they are worth, and everything needed to repeat them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmc.check.certificate import Certificate
+from shardmc.errors import RunError
+from shardmc.types import Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+_LAYOUT = 1
+_ATTRIBUTE = "shardmc"
+
+
+@dataclass(frozen=True)
+class ShardTable:
+    """One row per shard: what it holds, where it lies, how its chains went, and its own draws."""
+
+    share: np.ndarray  # (shard,)
+    size: np.ndarray  # (shard,)
+    acceptance: np.ndarray  # (shard,)
+    divergences: np.ndarray  # (shard,)
+    ess: np.ndarray  # (shard, dim)
+    r_hat: np.ndarray  # (shard, dim)
+    sampler: tuple[str, ...]
+    draws: np.ndarray  # (shard, draw, dim) unconstrained, before combining; NaN where a shard has fewer
+    mode: np.ndarray | None = None  # (shard, dim)
+    disagreement: np.ndarray | None = None  # (shard,) Q
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.share)
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Draws of the full posterior, with their certificate and the record of how they were made."""
+
+    draws: Mapping[str, np.ndarray]  # name -> (draw, ...), natural scale
+    theta: np.ndarray  # (draw, dim), unconstrained
+    names: tuple[str, ...]  # of the unconstrained coordinates
+    shard: np.ndarray | None  # (draw,) the shard each draw came from
+    shards: ShardTable
+    mode: np.ndarray | None  # (dim,) of all rows
+    certificate: Certificate | None = None
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    passes: Mapping[str, float] = field(default_factory=dict)
+    """How often each stage read all rows, the machine-independent cost."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def num_draws(self) -> int:
+        return len(self.theta)
+
+    @property
+    def chains(self) -> tuple[int, int]:
+        """(chain, draw) in which the draws are laid out: a chain per shard where all gave equally many."""
+        if self.shard is None:
+            return 1, self.num_draws
+        shards, counts = np.unique(self.shard, return_counts=True)
+        in_order = (np.diff(self.shard) >= 0).all()
+        return (len(shards), int(counts[0])) if in_order and len(set(counts)) == 1 else (1, self.num_draws)
+
+    def flat(self) -> dict[str, np.ndarray]:
+        """Every scalar parameter by its own name: `beta[0]` -> (draw,)."""
+        columns = {}
+        for name, values in self.draws.items():
+            for index in np.ndindex(values.shape[1:]):
+                label = name if not index else f"{name}[{','.join(map(str, index))}]"
+                columns[label] = values[(slice(None), *index)]
+        return columns
+
+    def summary(self, interval: float = 0.95) -> pd.DataFrame:
+        """Mean, sd, central interval, effective size and R-hat of every parameter, and how far off each may be.
+
+        `mean_error` is the certificate's estimate of the error of the mean in posterior standard deviations,
+        `sd_ratio` the ratio of the draws' standard deviation to the posterior's; both belong to the unconstrained
+        coordinate and are missing where a parameter has no coordinate of its own.
+        """
+        import pandas as pd
+        from arviz_stats.base import array_stats
+
+        columns = self.flat()
+        values = np.stack(list(columns.values()), axis=-1)
+        chained = values.reshape(*self.chains, values.shape[-1])
+        tail = (1 - interval) / 2
+        low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)
+        table = pd.DataFrame(
+            {
+                "mean": np.nanmean(values, axis=0),
+                "sd": np.nanstd(values, axis=0, ddof=1),
+                f"{100 * tail:g}%": low,
+                f"{100 * (1 - tail):g}%": high,
+                "ess": array_stats.ess(chained, chain_axis=0, draw_axis=1),
+                "r_hat": array_stats.rhat(chained, chain_axis=0, draw_axis=1),
+            },
+            index=pd.Index(list(columns), name="parameter"),
+        )
+        if self.certificate is not None:
+            own = dict(zip(self.certificate.names, range(len(self.names)), strict=False))
+            pick = [own.get(name) for name in columns]
+            table["mean_error"] = [np.nan if k is None else self.certificate.mean_error[k] for k in pick]
+            table["sd_ratio"] = [np.nan if k is None else self.certificate.sd_ratio[k] for k in pick]
+        return table
+
+    @cached_property
+    def tree(self) -> xr.DataTree:
+        """The result as an xarray.DataTree in ArviZ's layout: posterior, unconstrained, sample_stats, shards."""
+        import xarray as xr
+
+        layout = self.chains
+        theta = self.theta.reshape(*layout, -1)
+        stats = {} if self.shard is None else {"shard": (("chain", "draw"), self.shard.reshape(layout))}
+        shards = self.shards
+        per_shard: dict[str, Any] = {
+            "share": ("shard", shards.share),
+            "size": ("shard", shards.size),
+            "acceptance": ("shard", shards.acceptance),
+            "divergences": ("shard", shards.divergences),
+            "sampler": ("shard", np.array(shards.sampler, dtype=object)),
+            "ess": (("shard", "coordinate"), shards.ess),
+            "r_hat": (("shard", "coordinate"), shards.r_hat),
+            "draws": (("shard", "shard_draw", "coordinate"), shards.draws),
+        }
+        if shards.mode is not None:
+            per_shard["mode"] = (("shard", "coordinate"), shards.mode)
+        if shards.disagreement is not None:
+            per_shard["disagreement"] = ("shard", shards.disagreement)
+        coordinate = {"coordinate": list(self.names)}
+        unconstrained: dict[str, Any] = {"theta": (("chain", "draw", "coordinate"), theta)}
+        if self.mode is not None:
+            unconstrained["mode"] = ("coordinate", self.mode)
+        tree = xr.DataTree.from_dict(
+            {
+                "posterior": _natural(self.draws, layout),
+                "unconstrained": xr.Dataset(unconstrained, coords=coordinate),
+                "sample_stats": xr.Dataset(stats),
+                "shards": xr.Dataset(per_shard, coords=coordinate),
+            }
+        )
+        tree.attrs[_ATTRIBUTE] = json.dumps(self._record())
+        return tree
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "layout": _LAYOUT,
+            "certificate": None if self.certificate is None else self.certificate.to_dict(),
+            "findings": [
+                {
+                    **{k: getattr(f, k) for k in ("level", "check", "message", "advice")},
+                    "values": dict(f.values),
+                }
+                for f in self.findings
+            ],
+            "notes": list(self.notes),
+            "plan": dict(self.plan),
+            "seconds": dict(self.seconds),
+            "passes": dict(self.passes),
+            "versions": dict(self.versions),
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result to one netCDF file (or a Zarr folder, by the suffix `.zarr`)."""
+        from shardmc.store.tree import save_tree
+
+        return Path(save_tree(self.tree, path))
+
+    @staticmethod
+    def from_tree(tree: xr.DataTree) -> Posterior:
+        """A posterior from the tree that `tree` gave or a file held."""
+        if _ATTRIBUTE not in tree.attrs:
+            raise RunError("The file holds no posterior of shardmc: its attribute 'shardmc' is missing.")
+        record = json.loads(tree.attrs[_ATTRIBUTE])
+        if record["layout"] != _LAYOUT:
+            raise RunError(
+                f"The file's layout is version {record['layout']}; this shardmc reads version {_LAYOUT}."
+            )
+        theta = tree["unconstrained"]["theta"]
+        posterior, shards = tree["posterior"], tree["shards"]
+        stats = tree["sample_stats"]
+        return Posterior(
+            draws={name: _flat(posterior[name].values) for name in posterior.data_vars},
+            theta=_flat(theta.values),
+            names=tuple(map(str, theta.coords["coordinate"].values)),
+            shard=_flat(stats["shard"].values) if "shard" in stats.data_vars else None,
+            mode=tree["unconstrained"]["mode"].values if "mode" in tree["unconstrained"].data_vars else None,
+            shards=ShardTable(
+                share=shards["share"].values,
+                size=shards["size"].values,
+                acceptance=shards["acceptance"].values,
+                divergences=shards["divergences"].values,
+                ess=shards["ess"].values,
+                r_hat=shards["r_hat"].values,
+                sampler=tuple(map(str, shards["sampler"].values)),
+                draws=shards["draws"].values,
+                mode=shards["mode"].values if "mode" in shards.data_vars else None,
+                disagreement=shards["disagreement"].values if "disagreement" in shards.data_vars else None,
+            ),
+            certificate=None
+            if record["certificate"] is None
+            else Certificate.from_dict(record["certificate"]),
+            findings=tuple(Finding(**f) for f in record["findings"]),
+            notes=tuple(record["notes"]),
+            plan=record["plan"],
+            seconds=record["seconds"],
+            passes=record["passes"],
+            versions=record["versions"],
+        )
+
+    def __repr__(self) -> str:
+        verdict = "not certified" if self.certificate is None else self.certificate.sentence
+        names = ", ".join(self.draws)
+        return f"Posterior({self.num_draws} draws of {names} from {self.shards.num_shards} shards; {verdict})"
+
+
+def load(path: str | Path) -> Posterior:
+    """Read a posterior that `Posterior.save` wrote; a run folder stands for its posterior.nc."""
+    from shardmc.store.tree import load_tree
+
+    path = Path(path)
+    if path.is_dir() and (path / "posterior.nc").exists():
+        path = path / "posterior.nc"
+    return Posterior.from_tree(load_tree(path))
+
+
+def _natural(draws: Mapping[str, np.ndarray], layout: tuple[int, int]) -> xr.Dataset:
+    import xarray as xr
+
+    variables = {
+        name: (
+            ("chain", "draw", *(f"{name}_dim_{k}" for k in range(v.ndim - 1))),
+            v.reshape(*layout, *v.shape[1:]),
+        )
+        for name, v in draws.items()
+    }
+    return xr.Dataset(variables, coords={"chain": np.arange(layout[0]), "draw": np.arange(layout[1])})
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    """(chain, draw, ...) -> (draw, ...)."""
+    return values.reshape(-1, *values.shape[2:])

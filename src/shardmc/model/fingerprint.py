@@ -62,7 +62,8 @@ class _Digest:
         elif isinstance(value, types.FunctionType):
             self._add_function(value)
         elif isinstance(value, types.MethodType):
-            self._add_all("method", [value.__func__, value.__self__])
+            known = isinstance(getattr(value.__self__, "fingerprint", None), str)
+            self._add_all("method", [value.__name__ if known else value.__func__, value.__self__])
         elif isinstance(value, functools.partial):
             self._add_all("partial", [value.func, value.args, value.keywords])
         elif isinstance(value, np.ndarray | np.generic | jax.Array):

@@ -1,0 +1,187 @@
+"""An ordinary NumPyro model function as a shardmc model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardmc.errors import ModelError
+from shardmc.model.fingerprint import fingerprint
+from shardmc.model.lookup import missing
+from shardmc.model.model import Model
+from shardmc.model.numpyro_sites import Sites, deterministic_values, discover, log_densities
+from shardmc.model.recipe import Recipe
+from shardmc.model.rows import take, two_samples
+
+
+def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> NumPyroModel:
+    """A NumPyro model function, unchanged, as a model for shardmc.
+
+    Latent sites become the parameters; observed sites and factors with one value per row the log-likelihood of
+    the rows; all else that has a density the prior; deterministic sites that do not depend on the rows are
+    reported with the parameters, the others are left out.
+
+    Parameters
+    ----------
+    model : function
+        It is called with the rows: a dict of columns as keyword arguments (those its signature has), a tuple as the
+        first positional arguments, an array as the first one.
+    *args, **kwargs
+        Arguments that are no rows, such as the number of groups or a scale of the prior. Positional ones fill the
+        arguments that the rows leave open.
+
+    Examples
+    --------
+    >>> import numpyro
+    >>> import numpyro.distributions as dist
+    >>> def regression(x, y, scale):
+    ...     beta = numpyro.sample("beta", dist.Normal(0, scale).expand([x.shape[1]]))
+    ...     sigma = numpyro.sample("sigma", dist.Exponential(1))
+    ...     numpyro.sample("y", dist.Normal(x @ beta, sigma), obs=y)
+    >>> model = from_numpyro(regression, scale=10.0).bind((np.eye(5)[:, :2], np.ones(5)))
+    >>> model.names
+    ['beta[0]', 'beta[1]', 'sigma']
+    """
+    if not callable(model):
+        raise ModelError(f"from_numpyro takes a NumPyro model function; {type(model).__name__} was given.")
+    return NumPyroModel(_Function(model, args, kwargs))
+
+
+@final
+class NumPyroModel(Recipe):
+    """A NumPyro model function that becomes a Model when it sees rows; made by `from_numpyro`."""
+
+    def __init__(self, function: _Function) -> None:
+        self._function = function
+        self._bound: dict[Any, Model] = {}
+
+    def bind(self, rows: Any) -> Model:
+        """The model for rows of this structure: its parameters are found by running it on a sample of them."""
+        rows = self._function.select(rows)
+        key = _structure_key(rows)
+        if key not in self._bound:
+            self._bound[key] = self._discover(rows)
+        return self._bound[key]
+
+    def columns_used(self, rows: Mapping[str, Any]) -> list[str]:
+        """The columns that the function has arguments for."""
+        return list(self._function.select(dict(rows)))
+
+    def _discover(self, rows: Any) -> Model:
+        samples = two_samples(rows)
+        sites = discover(self._function, samples, self._function.unfilled_hint(rows))
+        few = take(samples.first, np.arange(2))
+        functions = _SiteFunctions(self._function, sites, few, fingerprint("numpyro", self._function))
+        return Model(
+            functions.log_likelihood,
+            functions.log_prior,
+            sites.parameters,
+            derived=functions.derived if sites.derived else None,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Function:
+    """A model function with its constant arguments, called on rows alone."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self, rows: Any) -> Any:
+        rows = jax.tree.map(jnp.asarray, rows)
+        if isinstance(rows, dict):
+            open_names = [name for name in self._positional() if name not in rows and name not in self.kwargs]
+            constants = dict(zip(open_names, self.args, strict=False))
+            return self.function(**self.select(rows), **constants, **self.kwargs)
+        positional = tuple(rows) if isinstance(rows, tuple | list) else (rows,)
+        return self.function(*positional, *self.args, **self.kwargs)
+
+    def select(self, rows: Any) -> Any:
+        """Of a dict of columns those that the function has an argument for; other rows as they are."""
+        if not isinstance(rows, Mapping):
+            return rows
+        names = self._names()
+        selected = {k: v for k, v in rows.items() if (names is None or k in names) and k not in self.kwargs}
+        self._refuse_missing(selected, list(rows))
+        return selected
+
+    def unfilled_hint(self, rows: Any) -> str:
+        """Names the arguments that keep their default, such as y=None, for the error that this leads to."""
+        parameters = list(inspect.signature(self.function).parameters.values())
+        if isinstance(rows, Mapping):
+            filled = set(rows) | set(self.kwargs)
+            parameters = [p for p in parameters if p.name not in filled][len(self.args) :]
+        else:
+            given = len(rows) if isinstance(rows, tuple | list) else 1
+            parameters = [p for p in parameters[given + len(self.args) :] if p.name not in self.kwargs]
+        names = [repr(p.name) for p in parameters if p.default is None]
+        return f" (Nothing was given for its argument {' and '.join(names)}.)" if names else ""
+
+    def _refuse_missing(self, selected: Mapping[str, Any], columns: list[str]) -> None:
+        parameters = inspect.signature(self.function).parameters.values()
+        required = [
+            p.name
+            for p in parameters
+            if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+            if p.name not in selected and p.name not in self.kwargs
+        ]
+        for name in required[len(self.args) :]:
+            sentence = missing("The NumPyro model", "column", name, columns)
+            if not selected:
+                sentence += " (For a model of one dict of columns: from_numpyro(lambda **rows: model(rows)).)"
+            raise ModelError(sentence)
+
+    def _positional(self) -> list[str]:
+        parameters = inspect.signature(self.function).parameters.values()
+        return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+    def _names(self) -> set[str] | None:
+        """Names of its arguments; None if it takes any (**kwargs)."""
+        parameters = inspect.signature(self.function).parameters.values()
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return None
+        return {p.name for p in parameters}
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.function, self.args, self.kwargs)
+
+
+@dataclass(frozen=True, eq=False)
+class _SiteFunctions:
+    """The densities of a NumPyro model, by the roles of its sites."""
+
+    run: _Function
+    sites: Sites
+    few: Any
+    """Two rows: the prior does not depend on the rows, but the function cannot run without any."""
+    fingerprint: str
+
+    def log_likelihood(self, params: Mapping[str, Any], rows: Any) -> jax.Array:
+        densities = log_densities(self.run, params, rows, self.sites.row_axes)
+        per_row = [_sum_to_rows(densities[name], axis) for name, axis in self.sites.row_axes.items()]
+        return sum(per_row[1:], start=per_row[0])
+
+    def log_prior(self, params: Mapping[str, Any]) -> jax.Array:
+        densities = log_densities(self.run, params, self.few, self.sites.prior)
+        return sum((jnp.sum(value) for value in densities.values()), start=jnp.zeros(()))
+
+    def derived(self, params: Mapping[str, Any]) -> dict[str, jax.Array]:
+        return deterministic_values(self.run, params, self.few, self.sites.derived)
+
+
+def _sum_to_rows(density: jax.Array, axis: int) -> jax.Array:
+    others = tuple(i for i in range(density.ndim) if i != axis)
+    return jnp.sum(density, axis=others) if others else density
+
+
+def _structure_key(rows: Any) -> Any:
+    leaves, tree = jax.tree.flatten(rows)
+    return tree, tuple((np.shape(leaf)[1:], np.asarray(leaf).dtype.str) for leaf in leaves)

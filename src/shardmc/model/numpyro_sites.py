@@ -1,0 +1,317 @@
+"""Which sites of a NumPyro model are parameters, rows' likelihoods, parts of the prior, or derived quantities."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardmc.errors import ModelError
+from shardmc.model.calling import calling
+from shardmc.model.parameter import Parameter
+from shardmc.model.rows import TwoSamples, num_rows
+
+Run = Callable[[Any], Any]
+"""The model function, called on some rows."""
+
+MARGINALISE = "Marginalise it (labels of a mixture: numpyro.distributions.MixtureSameFamily), or write a Gibbs sampler"
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The roles of a model's sites."""
+
+    parameters: dict[str, Parameter]
+    row_axes: dict[str, int]
+    """Observed sites and factors with one value per row: which axis of their log density the rows are."""
+    prior: tuple[str, ...]
+    """Latent sites, and those observed sites and factors that have nothing to do with the rows."""
+    derived: tuple[str, ...]
+
+
+def log_densities(run: Run, params: Mapping[str, Any], rows: Any, names: Any) -> dict[str, jax.Array]:
+    """Log density of the named sites at given values of the latent ones, scaled and masked as the model says."""
+    from numpyro import handlers
+
+    trace = handlers.trace(handlers.substitute(run, data=dict(params))).get_trace(rows)
+    return {name: _log_density(trace[name]) for name in names}
+
+
+def deterministic_values(run: Run, params: Mapping[str, Any], rows: Any, names: Any) -> dict[str, jax.Array]:
+    """Values of the named deterministic sites at given values of the latent ones."""
+    from numpyro import handlers
+
+    trace = handlers.trace(handlers.substitute(run, data=dict(params))).get_trace(rows)
+    return {name: jnp.asarray(trace[name]["value"]) for name in names}
+
+
+def discover(run: Run, samples: TwoSamples, hint: str) -> Sites:
+    """Find the role of every site by running the model on two samples of rows of different length.
+
+    What changes its shape with the number of rows has an axis of rows; what changes its value, while the parameters
+    stay the same, depends on them.
+
+    Parameters
+    ----------
+    run : function of rows
+    samples : TwoSamples
+    hint : str
+        What to add when a response seems not to have been given.
+    """
+    first, second = (_structure(run, rows) for rows in (samples.first, samples.second))
+    _refuse_unsupported(first, second, num_rows(samples.first), hint)
+    lengths = (num_rows(samples.first), num_rows(samples.second))
+    row_axes = {}
+    for name, site in first.observed.items():
+        axis = _row_axis(name, site.density_shape, second.observed[name].density_shape, lengths)
+        if axis is not None:
+            row_axes[name] = axis
+    values = _values(run, samples, first, [name for name in first.observed if name not in row_axes])
+    _refuse_dependent(values, first)
+    if not row_axes:
+        raise ModelError(
+            f"The NumPyro model has no observed site with one value per row: give one obs=.{hint}"
+        )
+    parameters = {name: _parameter(name, site, values.supports[name]) for name, site in first.latent.items()}
+    if not parameters:
+        raise ModelError("The NumPyro model has no latent site, so there is nothing to infer.")
+    prior = (*first.latent, *(name for name in first.observed if name not in row_axes))
+    return Sites(
+        parameters, row_axes, prior, tuple(name for name in first.deterministic if values.constant[name])
+    )
+
+
+@dataclass
+class _Site:
+    """What one run of the model tells about a sample site."""
+
+    shape: tuple[int, ...]  # of its value
+    density_shape: tuple[int, ...]
+    support: (
+        Any  # tree structure of the NumPyro constraint, whose bounds are only known when numbers are computed
+    )
+    is_discrete: bool
+    is_factor: bool
+
+
+@dataclass
+class _Structure:
+    """What one run of the model tells about all its sites."""
+
+    latent: dict[str, _Site] = field(default_factory=dict)
+    observed: dict[str, _Site] = field(default_factory=dict)
+    deterministic: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    plates: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    optimised: list[str] = field(default_factory=list)  # sites of numpyro.param
+
+
+def _structure(run: Run, rows: Any) -> _Structure:
+    """Shapes and supports of all sites, without computing a number."""
+    structure = _Structure()
+
+    def record(rows: Any) -> None:
+        for name, site in _trace(run, rows, None).items():
+            match site["type"]:
+                case "sample":
+                    shape, density_shape = jnp.shape(site["value"]), jnp.shape(_log_density(site))
+                    support, is_discrete = (
+                        jax.tree.structure(site["fn"].support),
+                        site["fn"].support.is_discrete,
+                    )
+                    group = structure.observed if site["is_observed"] else structure.latent
+                    group[name] = _Site(shape, density_shape, support, is_discrete, _is_factor(site["fn"]))
+                case "deterministic":
+                    structure.deterministic[name] = jnp.shape(site["value"])
+                case "plate":
+                    structure.plates[name] = site["args"]
+                case "param":
+                    structure.optimised.append(name)
+
+    with calling("The NumPyro model"):
+        jax.eval_shape(record, rows)
+    return structure
+
+
+def _trace(run: Run, rows: Any, key: jax.Array | None) -> dict[str, Any]:
+    """Sites of the model with the latent ones at random points around 0 on the unconstrained scale, or at 0."""
+    from numpyro import handlers
+    from numpyro.distributions import biject_to
+
+    def value_of(site: dict[str, Any]) -> Any:
+        if site["type"] != "sample" or site["is_observed"]:
+            return None
+        shape = tuple(site["kwargs"].get("sample_shape", ())) + tuple(site["fn"].shape())
+        support = site["fn"].support
+        if support.is_discrete:
+            return jnp.zeros(shape, int)
+        try:
+            bijection = biject_to(support)
+        except NotImplementedError:
+            raise ModelError(
+                f"Latent site {site['name']!r} has support {support!r}, which has no bijection to the real numbers in "
+                "NumPyro: write it as a function of other sites."
+            ) from None
+        unconstrained = bijection.inverse_shape(shape)
+        if key is None:
+            return bijection(jnp.zeros(unconstrained))
+        named = jax.random.fold_in(key, zlib.crc32(site["name"].encode()))
+        return bijection(0.5 * jax.random.normal(named, unconstrained))
+
+    # The seed is for what a model may draw besides its sites; it is made inside, so that no tracer leaks.
+    return handlers.trace(
+        handlers.substitute(handlers.seed(run, rng_seed=0), substitute_fn=value_of)
+    ).get_trace(rows)
+
+
+def _is_factor(fn: Any) -> bool:
+    """Whether a site comes from numpyro.factor, under whatever masks and plates."""
+    while hasattr(fn, "base_dist"):
+        fn = fn.base_dist
+    return type(fn).__name__ == "Unit"
+
+
+def _log_density(site: dict[str, Any]) -> jax.Array:
+    """Log density of a site, one number per element of its batch."""
+    density = site["fn"].log_prob(site["value"])
+    scale = site.get("scale")
+    return jnp.asarray(density) if scale is None else scale * density
+
+
+def _refuse_unsupported(first: _Structure, second: _Structure, length: int, hint: str) -> None:
+    for name, (size, subsample_size) in first.plates.items():
+        if subsample_size is not None and subsample_size != size:
+            raise ModelError(
+                f"Plate {name!r} takes a subsample of {subsample_size} of {size}: leave subsample_size out, shardmc "
+                "splits the rows itself."
+            )
+    for name in first.optimised:
+        raise ModelError(f"Site {name!r} is a numpyro.param, which has no prior: make it a numpyro.sample.")
+    changed = set(first.latent).symmetric_difference(second.latent) | set(
+        first.observed
+    ).symmetric_difference(second.observed)
+    if changed:
+        raise ModelError(
+            f"Site {sorted(changed)[0]!r} is only there for some numbers of rows: make it unconditional."
+        )
+    for name, site in first.latent.items():
+        if site.shape != second.latent[name].shape:
+            raise ModelError(
+                f"Latent site {name!r} has one value per row (shape {site.shape} for {length} rows), but shardmc "
+                f"samples a fixed number of parameters. {MARGINALISE}.{hint}"
+            )
+        if site.is_discrete:
+            raise ModelError(f"Latent site {name!r} is discrete. {MARGINALISE}.")
+
+
+def _row_axis(
+    name: str, first: tuple[int, ...], second: tuple[int, ...], lengths: tuple[int, int]
+) -> int | None:
+    """The axis whose size is the number of rows in both runs; None if the shape does not change at all."""
+    if first == second:
+        return None
+    changing = [axis for axis, sizes in enumerate(zip(first, second, strict=False)) if sizes == lengths]
+    expected = len(first) == len(second) and sum(a != b for a, b in zip(first, second, strict=False)) == 1
+    if len(changing) == 1 and expected:
+        return changing[0]
+    if len(changing) > 1:
+        raise ModelError(
+            f"The log density of observed site {name!r} has shape {first} for {lengths[0]} rows, more than one axis "
+            "of rows: its obs= and its distribution have shapes such as (n,) and (n, 1), which broadcast to (n, n)."
+        )
+    raise ModelError(
+        f"The log density of observed site {name!r} has shape {first} for {lengths[0]} rows and {second} for "
+        f"{lengths[1]}: it must have one axis with one value per row."
+    )
+
+
+@dataclass
+class _Values:
+    """What was the same in two runs with different rows, or with different parameters."""
+
+    supports: dict[str, Any]  # latent site -> its support with numbers for bounds; None where they differ
+    prior_constant: dict[str, bool]  # latent, observed and factor sites without an axis of rows
+    constant: dict[str, bool]  # deterministic sites
+
+
+def _values(run: Run, samples: TwoSamples, structure: _Structure, rowless: list[str]) -> _Values:
+    """Run the model at the same parameters with different rows, and at different parameters."""
+
+    @jax.jit
+    def program(key: jax.Array, rows: Any) -> tuple[Any, Any, Any]:
+        trace = _trace(run, rows, key)
+        densities = {name: _log_density(trace[name]) for name in (*structure.latent, *rowless)}
+        supports = {name: jax.tree.leaves(trace[name]["fn"].support) for name in structure.latent}
+        return densities, supports, {name: trace[name]["value"] for name in structure.deterministic}
+
+    with calling("The NumPyro model"):
+        first, second, elsewhere = (
+            program(jax.random.key(seed), rows)
+            for seed, rows in ((0, samples.first), (0, samples.second), (1, samples.second))
+        )
+    supports = {
+        name: jax.tree.unflatten(site.support, [_as_number(bound) for bound in first[1][name]])
+        if _same(first[1][name], elsewhere[1][name])
+        else None
+        for name, site in structure.latent.items()
+    }
+    prior_constant = {name: _same(value, second[0][name]) for name, value in first[0].items()}
+    return _Values(
+        supports, prior_constant, {name: _same(value, second[2][name]) for name, value in first[2].items()}
+    )
+
+
+def _as_number(bound: Any) -> Any:
+    """A bound as NumPy has it, which is the same with and without double precision."""
+    return float(bound) if np.ndim(bound) == 0 else np.asarray(bound)
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two runs gave the same numbers, up to how float32 sums are ordered."""
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return all(
+        np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
+        for a, b in pairs
+    )
+
+
+def _refuse_dependent(values: _Values, structure: _Structure) -> None:
+    for name, support in values.supports.items():
+        if support is None:
+            raise ModelError(
+                f"The support of latent site {name!r} depends on another site or on the rows: sample it on a fixed "
+                "support, such as Uniform(0, 1), and make what you need of it a numpyro.deterministic."
+            )
+    for name, constant in values.prior_constant.items():
+        if constant:
+            continue
+        if name in structure.latent:
+            raise ModelError(
+                f"The prior of latent site {name!r} depends on the rows or on how many there are, so every shard would "
+                "have another one: work that number out from all rows beforehand and give it to from_numpyro as an "
+                "extra argument."
+            )
+        if structure.observed[name].is_factor:
+            raise ModelError(
+                f"Factor {name!r} is one number for all rows: give numpyro.factor one value per row, without the sum."
+            )
+        raise ModelError(
+            f"Observed site {name!r} has one log density for all rows together: leave out .to_event over the rows, or "
+            "put it under numpyro.plate('rows', x.shape[0])."
+        )
+
+
+def _parameter(name: str, site: _Site, support: Any) -> Parameter:
+    base = support
+    while hasattr(base, "base_constraint"):
+        base = base.base_constraint
+    if type(base).__name__ == "_Real":
+        return Parameter(site.shape)
+    try:
+        return Parameter(site.shape, support)
+    except ModelError as error:
+        raise ModelError(f"Latent site {name!r}: {error}") from None

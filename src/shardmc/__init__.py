@@ -3,7 +3,9 @@
 Names are imported when they are first used, so that `import shardmc` and `shardmc --help` are quick.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from shardmc._version import __version__
@@ -46,11 +48,23 @@ if TYPE_CHECKING:
     from shardmc.sample import RandomWalk as RandomWalk
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'shardmc' has no attribute {name!r}")
+class _Package(ModuleType):
+    """The package, in which the verbs `fit` and `combine` are functions though modules bear their names.
+
+    Importing a submodule binds it to its name in the parent; for a public name that binding is left out.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'shardmc' has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        return __all__
 
 
-def __dir__() -> list[str]:
-    return __all__
+sys.modules[__name__].__class__ = _Package

@@ -166,13 +166,18 @@ class Varying:
         return self.rank == len(self.center)
 
     @staticmethod
-    def of(draws: ShardDraws) -> Varying:
-        """Find the range of the shards' average covariance, on the scale of its standard deviations."""
+    def of(draws: ShardDraws, by_coordinate: bool = False) -> Varying:
+        """Find the range of the shards' average covariance, on the scale of its standard deviations.
+
+        With `by_coordinate` only constant coordinates are left out, not linear combinations.
+        """
         average = np.tensordot(draws.shares, draws.covariances, axes=1)
         sd = np.sqrt(np.diag(average))
         largest = np.max([np.abs(v).max(axis=0) for v in draws.values], axis=0)
         varies = sd > CONSTANT * largest
         scale = np.where(varies, sd, 1.0)
+        if by_coordinate:
+            average = np.diag(np.diag(average))
         values, vectors = np.linalg.eigh(
             np.where(np.outer(varies, varies), average, 0) / np.outer(scale, scale)
         )
@@ -189,14 +194,16 @@ class Varying:
         return self.center + values @ self.basis.T
 
 
-def in_varying_directions(draws: ShardDraws, combine: Callable[[ShardDraws], Combined]) -> Combined:
+def in_varying_directions(
+    draws: ShardDraws, combine: Callable[[ShardDraws], Combined], by_coordinate: bool = False
+) -> Combined:
     """Combine in the directions in which the shards vary; in the others put the share-weighted mean.
 
     Parameters that are fixed, or that are functions of others (both triangles of a symmetric matrix), make
     every shard's covariance singular. They are combined in coordinates of the range of the average
     covariance.
     """
-    varying = Varying.of(draws)
+    varying = Varying.of(draws, by_coordinate)
     if varying.is_everything:
         return combine(draws)
     note = (

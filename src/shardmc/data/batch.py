@@ -23,10 +23,11 @@ class Batch:
 
     No row is copied to make a shard: `take` slices `capacity` rows, the same number for every shard, and gives those
     beyond the shard's own (a neighbour's) weight 0. Own rows weigh `1 / share`, kept rows 1, so that the
-    share-weighted sum over shards counts every row once.
+    share-weighted sum over shards counts every row once. Whoever makes a batch sees to it that no slice passes the end
+    of the arrays (starts + capacity <= length): then the j-th row taken is the shard's own j-th row.
     """
 
-    rows: Rows  # (length, ...) with length >= capacity
+    rows: Rows  # (length, ...)
     row_weights: jax.Array | None  # (length,) the user's own weights
     starts: jax.Array  # (shard,) first row of each shard
     sizes: jax.Array  # (shard,) its number of rows
@@ -44,17 +45,13 @@ class Batch:
 
     def own(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
         """Own rows of the batch's i-th shard and their weights, (capacity, ...) and (capacity,)."""
-        length = jax.tree.leaves(self.rows)[0].shape[0]
-        # dynamic_slice shifts a window that would pass the end; the offset undoes it.
-        start = jnp.minimum(self.starts[i], length - self.capacity)
-        offset = self.starts[i] - start
+        start = self.starts[i]
         rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, self.capacity), self.rows)
-        position = jnp.arange(self.capacity) - offset
-        weights = jnp.where((position >= 0) & (position < self.sizes[i]), self.factors[i], 0)
+        weights = jnp.where(jnp.arange(self.capacity) < self.sizes[i], self.factors[i], 0)
         if self.row_weights is not None:
             weights = weights * lax.dynamic_slice_in_dim(self.row_weights, start, self.capacity)
         if self.kept_positions is not None:
-            weights = weights.at[self.kept_positions[i] + offset].set(0, mode="drop")
+            weights = weights.at[self.kept_positions[i]].set(0, mode="drop")
         return rows, weights
 
     def take(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
@@ -70,15 +67,26 @@ class Batch:
 class Blocks(ABC):
     """A partition of the rows into shards: their shares, and their rows batch by batch."""
 
-    num_rows: int
-    shares: np.ndarray  # (shard,) sums to 1
     sizes: np.ndarray  # (shard,) own rows
-    capacity: int  # the largest of the sizes
     num_kept: int  # rows that every shard has besides its own
 
     @property
     def num_shards(self) -> int:
-        return len(self.shares)
+        return len(self.sizes)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.sizes.sum())
+
+    @property
+    def shares(self) -> np.ndarray:
+        """Each shard's part of all rows, (shard,); they sum to 1."""
+        return self.sizes / self.sizes.sum()
+
+    @property
+    def capacity(self) -> int:
+        """The largest of the sizes."""
+        return int(self.sizes.max())
 
     @abstractmethod
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
@@ -86,4 +94,4 @@ class Blocks(ABC):
 
     @abstractmethod
     def keep(self, positions: Sequence[np.ndarray]) -> Blocks:
-        """The same partition with these rows (positions within each shard) kept in every shard."""
+        """The same partition with these rows (positions within each shard) kept in every shard, and no others."""

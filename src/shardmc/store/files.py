@@ -47,9 +47,11 @@ def read_file(path: Path) -> bytes:
     flags = os.O_RDONLY | _NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if path.is_symlink():
         raise OSError(errno.ELOOP, "it is a link", str(path))
-    with open(os.open(path, flags), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    with open(descriptor, "rb") as file:
         return file.read()
 
 
@@ -75,7 +77,7 @@ def replacing(path: Path) -> Iterator[Path]:
         # The content must be on the disk before the name is: a power cut may not leave a name without it.
         _sync(temporary)
         os.replace(temporary, path)
-        _sync(path.parent)
+        _sync_folder(path.parent)
     except OSError as error:
         raise not_written(path, error) from error
     finally:
@@ -106,11 +108,31 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder unless it is there."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise not_written(path, error) from error
+
+
 def _sync(path: Path) -> None:
-    if os.name != "posix" and path.is_dir():
-        return  # Windows cannot open a folder, and needs no such call
     descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_folder(path: Path) -> None:
+    if os.name != "posix":
+        return  # Windows opens no folders, and needs no such call
+    try:
+        _sync(path)
+    except OSError as error:
+        if error.errno not in (
+            errno.EINVAL,
+            errno.ENOTSUP,
+            errno.EBADF,
+        ):  # some network file systems have none
+            raise

@@ -105,22 +105,25 @@ class Lock:
         self._path = inside(folder, NAME)
         self._descriptor: int | None = None
         try:
-            self._descriptor = os.open(self._path, _FLAGS, 0o666)
-            locked = _lock(self._descriptor)
-            self.previous = read_owner(folder)
-            if not locked:
-                self._path = inside(folder, EXCLUSIVE_NAME)
-                os.close(self._descriptor)
-                self._descriptor = None
-                self._descriptor = _create(self._path, self.previous)
-            _write(self._descriptor, json.dumps(asdict(Owner.this_process())).encode())
-        except BlockingIOError as error:
+            self._take(folder)
+        except BaseException as error:
             self._close()
-            raise _refused(folder, self._path) from error
-        except OSError as error:
-            self._close()
-            raise not_written(self._path, error) from error
+            if isinstance(error, BlockingIOError):
+                raise _refused(folder, self._path) from error
+            if isinstance(error, OSError):
+                raise not_written(self._path, error) from error
+            raise
         _held.add(self)
+
+    def _take(self, folder: Path) -> None:
+        self._descriptor = os.open(self._path, _FLAGS, 0o666)
+        locked = _lock(self._descriptor)
+        self.previous = read_owner(folder)
+        if not locked:
+            self._close()
+            self._path = inside(folder, EXCLUSIVE_NAME)
+            self._descriptor = _create(self._path, self.previous)
+        _write(self._descriptor, json.dumps(asdict(Owner.this_process())).encode())
 
     def release(self) -> None:
         """Let go of the lock; what the file says of its owner goes first."""

@@ -9,7 +9,7 @@ from typing import Self, final
 import numpy as np
 
 from shardmc.errors import RunError
-from shardmc.store.files import inside, is_temporary, remove_temporaries, write_file
+from shardmc.store.files import inside, is_temporary, make_folder, remove_temporaries, write_file
 from shardmc.store.lock import NAMES as LOCK_NAMES
 from shardmc.store.lock import Lock
 from shardmc.store.manifest import Manifest
@@ -80,7 +80,7 @@ class Run:
                     f"The lock of {lock.previous}, which ended without releasing it, was taken over."
                 )
             if stored is None:
-                shards_folder(folder).mkdir(exist_ok=True)
+                make_folder(shards_folder(folder))
                 write_file(inside(folder, MANIFEST), manifest.to_json().encode())
             else:
                 _compare(folder, stored, manifest)
@@ -185,9 +185,10 @@ class Run:
         self.close()
 
     def _resume(self, call: Manifest) -> None:
-        for folder in (self.folder, shards_folder(self.folder)):
-            folder.mkdir(exist_ok=True)
-            remove_temporaries(folder)
+        shards = shards_folder(self.folder)
+        make_folder(shards)
+        remove_temporaries(self.folder)
+        remove_temporaries(shards)
         found = survey(self.folder, self.manifest)
         self._done, self._failed = found.done, found.failed
         self.notes.append(f"{len(found.done)} of {self.num_shards} shards were already done.")
@@ -204,7 +205,7 @@ class Run:
         for name in sorted(n for n in {*before, *now} if before.get(n) != now.get(n)):
             self.notes.append(
                 f"The run was started with {name} {before.get(name, 'absent')}, now it is "
-                f"{now.get(name, 'absent')}: draws may differ beyond the first digits."
+                f"{now.get(name, 'absent')}: its draws may not repeat to the last digit."
             )
 
     def _write_record(self, path: Path, header: dict[str, object], arrays: Arrays) -> None:

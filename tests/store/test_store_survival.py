@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -27,8 +28,7 @@ def visible(folder: Path) -> list[Path]:
 def test_a_writer_killed_twenty_times_leaves_only_complete_files(tmp_path, manifest):
     folder = tmp_path / "run"
     delays = random.Random(1)
-    interrupted = 0
-    for kill in range(20):
+    for _ in range(20):
         command = [sys.executable, str(WRITER), str(folder), manifest.to_json()]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
             assert writer.stdout.readline() == b"open\n"
@@ -37,14 +37,49 @@ def test_a_writer_killed_twenty_times_leaves_only_complete_files(tmp_path, manif
         seen = status(folder)
         assert seen.damaged == {}
         assert [path.name for path in visible(folder)] == [f"{shard:05d}.npz" for shard in seen.done]
-        interrupted += any(files.is_temporary(entry.name) for entry in (folder / "shards").iterdir())
         with Run.open(folder, manifest) as run:
             assert run.notes[0].startswith(f"The lock of process {writer.pid} on ")
             assert run.finished() == list(seen.done)
             for shard in run.finished():
                 assert (run.read(shard)["draws"] == shard).all()
-            assert {path.suffix for path in (folder / "shards").iterdir()} <= {".npz"}, kill
-    assert interrupted > 0, "no kill fell into a write, so that this test has shown nothing"
+            assert {path.suffix for path in (folder / "shards").iterdir()} <= {".npz"}
+
+
+KILLED_AT = """
+import os, signal, sys
+import numpy as np
+from shardmc.store.manifest import Manifest
+from shardmc.store.run import Run
+
+folder, manifest, name = sys.argv[1:]
+run = Run.open(folder, Manifest.from_json(manifest, "argument"))
+original = getattr(os, name)
+
+def killed(*arguments):
+    if name == "write":
+        original(arguments[0], arguments[1][:100])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(os, name, killed)
+run.write(int(sys.stdin.readline()), {"draws": np.ones((8, 3))})
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's.")
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_kill_at_each_step_of_a_write_leaves_the_folder_as_it_was(tmp_path, manifest, draws, call, shard):
+    folder = tmp_path / "run"
+    with Run.open(folder, manifest) as run:
+        run.write(0, draws(0))
+    command = [sys.executable, "-c", KILLED_AT, str(folder), manifest.to_json(), call]
+    ended = subprocess.run(command, input=f"{shard}\n", text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert any(files.is_temporary(entry.name) for entry in (folder / "shards").iterdir())
+    assert (status(folder).done, status(folder).damaged) == ((0,), {})
+    with Run.open(folder, manifest) as run:
+        np.testing.assert_array_equal(run.read(0)["draws"], draws(0)["draws"])
+        assert [path.name for path in (folder / "shards").iterdir()] == ["00000.npz"]
 
 
 @pytest.fixture

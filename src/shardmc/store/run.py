@@ -236,16 +236,16 @@ class Run:
 
 def _prepare(folder: Path) -> None:
     """Make the folder, or make sure that it is a run's or empty, before anything is written to it."""
+    shards = folder / SHARDS
     try:
         folder.mkdir(parents=True, exist_ok=True)
         names = {entry.name for entry in folder.iterdir()}
+        # What a run leaves that was stopped before it had written its manifest.
+        begun = {*LOCK_NAMES, *(name for name in names if is_temporary(name))}
+        if shards.is_dir() and not shards.is_symlink() and not any(shards.iterdir()):
+            begun.add(SHARDS)
     except OSError as error:
         raise RunError(f"{folder} cannot be a run folder: {error.strerror or error}.") from error
-    shards = folder / SHARDS
-    # What a run leaves that was stopped before it had written its manifest.
-    begun = {*LOCK_NAMES, *(name for name in names if is_temporary(name))}
-    if SHARDS in names and not shards.is_symlink() and shards.is_dir() and not any(shards.iterdir()):
-        begun.add(SHARDS)
     if MANIFEST not in names and not names <= begun:
         raise RunError(
             f"{folder} holds files but no {MANIFEST}, so that it is no run folder. Use a new or an empty folder."

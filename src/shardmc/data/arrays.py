@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.columns import Column, device_type
 from shardmc.data.dealing import Dealing, MemorySink
-from shardmc.data.source import Partition, Source, sample_positions
+from shardmc.data.faults import Tally, raise_faults
+from shardmc.data.fingerprint import hash_arrays
+from shardmc.data.reader import spread_positions
+from shardmc.data.source import Partition, Source
 from shardmc.errors import DataError, unknown
 
 _ROW = "row number"
@@ -60,13 +61,13 @@ class ArraySource(Source):
             ]
 
     def sample(self, count: int, seed: int) -> Rows:
-        positions = sample_positions(self.num_rows, count, seed)
+        positions = spread_positions(self.num_rows, count, seed)
         columns = self._columns()
-        return self._assemble([c.cast(np.asarray(self._leaves[c.name][positions])) for c in columns])
+        return self._assemble([Tally(c).cast(np.asarray(self._leaves[c.name][positions])) for c in columns])
 
     def split(self, partition: Partition, seed: int) -> Blocks:
         columns = self._columns()
-        there = [c for c in columns if isinstance(self._leaves[c.name], jax.Array)]
+        there = {c: leaf for c in columns if isinstance(leaf := self._leaves[c.name], jax.Array)}
         here = [c for c in columns if c not in there]
         order = [Column(_ROW, np.dtype(np.int32))] if there else []
         dealing = Dealing(self._read, here + order, tuple(self._leaves), self.num_rows, partition, seed)
@@ -74,23 +75,30 @@ class ArraySource(Source):
         dealing.run(sink)
         dealt = sink.on_device()
         weights = dealt.pop() if dealing.has_weights else None
-        arrays = dict(zip((c.name for c in here), dealt, strict=False))
-        arrays |= {c.name: _dealt_on_device(self._leaves[c.name], c, dealt[-1]) for c in there}
-        return ArrayBlocks(self._assemble([arrays[c.name] for c in columns]), weights, dealing.sizes)
+        arrays = _dealt_on_device(there, dealt.pop()) if there else {}
+        arrays |= zip((c.name for c in here), dealt, strict=True)
+        return ArrayBlocks(
+            self._assemble([arrays[c.name] for c in columns]), weights, dealing.sizes, dealing.starts
+        )
 
     @cached_property
-    def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        digest = hashlib.sha256(str(jax.tree.structure(self._data)).encode())
-        for name, leaf in self._leaves.items():
-            digest.update(f"{name} {leaf.dtype} {leaf.shape}".encode())
-            step = max(1, (1 << 24) // max(1, leaf.nbytes // self.num_rows))
-            for start in range(0, self.num_rows, step):
-                digest.update(np.ascontiguousarray(leaf[start : start + step]))
-        return digest.hexdigest()
+    def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        heading = [f"{name} {leaf.dtype} {leaf.shape}" for name, leaf in self._leaves.items()]
+        pieces = (piece[0] for name in self._leaves for piece in self._read([name], 1 << 16))
+        return hash_arrays(f"{jax.tree.structure(self._data)} {heading}", pieces)
 
 
-def _dealt_on_device(leaf: jax.Array, column: Column, order: jax.Array) -> jax.Array:
-    return jnp.take(leaf, order, axis=0).astype(column.dtype)
+def _dealt_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> dict[str, jax.Array]:
+    """Arrays that are on a device already, checked and put into the order of the shards there."""
+    tallies = [Tally(column) for column in leaves]
+    for tally, leaf in zip(tallies, leaves.values(), strict=True):
+        tally.look(leaf)
+    raise_faults(tallies)
+    in_order = bool((order[1:] > order[:-1]).all())
+    return {
+        column.name: (leaf if in_order else leaf.at[order].get(mode="promise_in_bounds")).astype(column.dtype)
+        for column, leaf in leaves.items()
+    }
 
 
 def _name(path: tuple[Any, ...]) -> str:
@@ -104,11 +112,17 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def _array(name: str, leaf: Any) -> np.ndarray | jax.Array:
+    if hasattr(leaf, "toarray"):
+        raise DataError(f"Column {name!r} is a sparse matrix; give it as an array, by its toarray().")
+    if np.ma.is_masked(leaf):
+        raise DataError(
+            f"Column {name!r} has {np.ma.count_masked(leaf)} masked values; drop those rows first."
+        )
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     if array.ndim == 0:
         raise DataError(
-            f"Rows entry {name!r} is the single value {leaf!r}, with no axis of rows; give an array with one entry per row "
-            "(a list has to become one, by numpy.asarray)."
+            f"Column {name!r} is the single value {leaf!r}, with no axis of rows; give an array with one entry "
+            "per row (a list has to become one, by numpy.asarray)."
         )
     return array
 

@@ -34,9 +34,7 @@ class Batch:
     factors: jax.Array  # (shard,) 1 / share
     kept_rows: Rows | None  # (kept, ...)
     kept_weights: jax.Array | None  # (kept,) the user's own weights, or ones; 0 for padding
-    kept_positions: (
-        jax.Array | None
-    )  # (shard, most) which of a shard's own rows are kept; `capacity` for none
+    kept_positions: jax.Array | None  # (shard, most) which of a shard's own are kept; `capacity` for none
     capacity: int = field(metadata={"static": True})
 
     @property
@@ -68,7 +66,11 @@ class Blocks(ABC):
     """A partition of the rows into shards: their shares, and their rows batch by batch."""
 
     sizes: np.ndarray  # (shard,) own rows
-    num_kept: int  # rows that every shard has besides its own
+
+    @property
+    @abstractmethod
+    def num_kept(self) -> int:
+        """Rows that every shard has besides its own."""
 
     @property
     def num_shards(self) -> int:

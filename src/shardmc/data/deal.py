@@ -17,7 +17,7 @@ def shard_sizes(num_rows: int, shards: int, sizes: Sequence[int] | None = None) 
     Examples
     --------
     >>> shard_sizes(10, 3)
-    array([4, 3, 3])
+    array([3, 3, 4])
     """
     if shards != int(shards) or shards < 1:
         raise OptionError(
@@ -29,7 +29,7 @@ def shard_sizes(num_rows: int, shards: int, sizes: Sequence[int] | None = None) 
             f"{shards} shards were asked for, but there are only {num_rows} rows; take at most {num_rows} shards."
         )
     if sizes is None:
-        return num_rows // shards + (np.arange(shards) < num_rows % shards).astype(np.int64)
+        return num_rows // shards + (np.arange(shards) >= shards - num_rows % shards).astype(np.int64)
     given = np.asarray(sizes, dtype=np.int64)
     if given.shape != (shards,):
         raise OptionError(f"sizes has {given.size} entries; one for each of the {shards} shards is needed.")
@@ -44,11 +44,28 @@ def shard_sizes(num_rows: int, shards: int, sizes: Sequence[int] | None = None) 
     return given
 
 
+def shard_starts(sizes: np.ndarray) -> np.ndarray:
+    """Where each shard begins in flat arrays: one after another, but the largest shard at the end.
+
+    A slice of the largest size from any shard's first row then stays inside the arrays.
+
+    Examples
+    --------
+    >>> shard_starts(np.array([2, 5, 3]))
+    array([0, 5, 2])
+    """
+    largest = len(sizes) - 1 - int(sizes[::-1].argmax())
+    order = np.append(np.delete(np.arange(len(sizes)), largest), largest)
+    starts = np.empty_like(sizes)
+    starts[order] = np.cumsum(sizes[order]) - sizes[order]
+    return starts
+
+
 def apportion(total: int, sizes: np.ndarray) -> np.ndarray:
     """How many of `total` rows each shard gets, in proportion to the shards' sizes.
 
-    Webster's method: the rows are dealt one by one to the shard with the smallest (c_i + 1/2) / n_i, c_i what it has already. A
-    larger total then never takes a row away from a shard, and a total of sum(n_i) gives n_i exactly.
+    Webster's method: the rows are dealt one by one to the shard with the smallest (c_i + 1/2) / n_i, c_i what it
+    has already. A larger total then never takes a row away from a shard, and a total of sum(n_i) gives n_i exactly.
 
     Examples
     --------

@@ -9,8 +9,9 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from shardmc.data.columns import Column, float_type, raise_faults
-from shardmc.data.deal import Dealer, shard_sizes
+from shardmc.data.columns import Column, float_type
+from shardmc.data.deal import Dealer, shard_sizes, shard_starts
+from shardmc.data.faults import Tally, raise_faults
 from shardmc.data.source import Partition
 from shardmc.data.strata import Strata, find_strata
 from shardmc.errors import DataError, OptionError, unknown
@@ -69,6 +70,7 @@ class Dealing:
         seed: int,
     ) -> None:
         self.sizes = shard_sizes(num_rows, partition.shards, partition.sizes)
+        self.starts = shard_starts(self.sizes)
         self.columns = list(columns)
         self._num_rows = num_rows
         arrays: dict[str, np.ndarray] = {}
@@ -96,8 +98,9 @@ class Dealing:
 
     def run(self, sink: Sink) -> None:
         """Read all rows once and write them to the sink; rows keep their own order within a shard."""
-        targets = np.cumsum(self.sizes) - self.sizes
+        targets = self.starts.copy()
         names = [column.name for column in self.columns] + ([self._strata_name] if self._strata_name else [])
+        tallies = [Tally(column) for column in self.columns]
         total_weight = 0.0
         for piece in self._read(names, self._at_once):
             codes = None if self._strata is None else self._strata.codes(piece[-1])
@@ -106,12 +109,12 @@ class Dealing:
                 shards.astype(np.uint16) if len(self.sizes) < 1 << 16 else shards, kind="stable"
             )
             counts = np.bincount(shards, minlength=len(self.sizes))
-            for number, column in enumerate(self.columns):
-                sink.write(number, targets, counts, column.cast(piece[number])[order])
+            for number, tally in enumerate(tallies):
+                sink.write(number, targets, counts, tally.cast(piece[number])[order])
             if self.has_weights:
                 total_weight += _sum_of_weights(piece[len(self.columns) - 1])
             targets += counts
-        raise_faults(self.columns)
+        raise_faults(tallies)
         if self.has_weights and total_weight == 0:
             raise DataError("All row weights are zero; at least one row has to count.")
 
@@ -129,7 +132,8 @@ def _resolve(
     array = np.asarray(given)
     if array.shape != (num_rows,):
         raise OptionError(
-            f"{option} has shape {array.shape}; one entry for each of the {num_rows} rows, or a column's name, is needed."
+            f"{option} has shape {array.shape}; one entry for each of the {num_rows} rows, or a column's name, "
+            "is needed."
         )
     if option == "weights" and array.dtype.kind not in "fiub":
         raise OptionError(f"weights holds {array.dtype} entries; numbers are needed.")

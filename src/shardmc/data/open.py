@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
+import narwhals as nw
+
 from shardmc.data.arrays import ArraySource
+from shardmc.data.frame import FrameReader
+from shardmc.data.parquet import ParquetReader
 from shardmc.data.source import Source
+from shardmc.data.table import TableSource
+from shardmc.errors import DataError
 
 
 def as_source(data: Any, *, columns: Sequence[str] | None = None) -> Source:
-    """The source for arrays, tables or files."""
+    """The source for arrays, tables or files.
+
+    Parameters
+    ----------
+    data
+        An array, or a tuple, dictionary or any pytree of arrays with a common first axis (NumPy or JAX); a
+        pandas, polars or Arrow table; the path or URL of a Parquet or CSV file, or of a folder of Parquet files.
+    columns
+        The columns of a table to use; without it all that are numbers.
+
+    Returns
+    -------
+    Source
+        Rows that can be sampled and split. Those of a table are a dictionary of its columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> source = as_source({"x": np.zeros((10, 2)), "y": np.arange(10)})
+    >>> source.num_rows, source.column_names
+    (10, ('x', 'y'))
+    """
     if isinstance(data, Source):
         return data if columns is None else data.select(columns)
+    if isinstance(data, str | os.PathLike):
+        return TableSource(ParquetReader(os.fspath(data)), columns)
+    frame = nw.from_native(data, pass_through=True)
+    if isinstance(frame, nw.LazyFrame):
+        raise DataError(
+            "A lazy table has no rows yet; call its collect(), or give the path of its Parquet files."
+        )
+    if isinstance(frame, nw.DataFrame):
+        return TableSource(FrameReader(frame), columns)
     return ArraySource(data, columns)

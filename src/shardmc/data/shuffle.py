@@ -20,10 +20,10 @@ def seed_for(purpose: str, seed: int, *more: int) -> np.random.SeedSequence:
 class Shuffle:
     """A pseudo-random permutation of 0, ..., num_rows - 1 that needs no memory.
 
-    A Feistel network permutes the smallest power of two that holds all rows: the index is cut into two halves, and each
-    round changes one half by a keyed hash of the other. An index that comes out beyond the last row goes in again (cycle
-    walking), which keeps the map one to one. The position of a row therefore depends on the seed, the
-    number of rows and the row's own number only: not on how, where or in which pieces the rows are read.
+    A Feistel network permutes the smallest power of two that holds all rows: the index is cut into two halves,
+    and each round changes one half by a keyed hash of the other. An index that comes out beyond the last row goes
+    in again (cycle walking), which keeps the map one to one. The position of a row therefore depends on the seed,
+    the number of rows and the row's own number only: not on how, where or in which pieces the rows are read.
 
     Parameters
     ----------

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from shardmc.data.batch import Blocks, Rows
-from shardmc.data.shuffle import seed_for
 
 
 @dataclass(frozen=True)
@@ -24,8 +21,8 @@ class Partition:
     shuffle
         Whether rows are dealt at random. In the file's order shards differ wherever the file is sorted by something.
     stratify
-        A column's name, or one value per row: each shard gets its proportional part of every value (of every quantile bin,
-        where a numeric column has many values).
+        A column's name, or one value per row: each shard gets its proportional part of every value (of every
+        quantile bin, where a numeric column has many values).
     weights
         A column's name, or one number per row: row j counts weights[j] times in the likelihood.
     sizes
@@ -64,12 +61,3 @@ class Source(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """A hash that differs where the rows differ."""
-
-
-def sample_positions(num_rows: int, count: int, seed: int) -> np.ndarray:
-    """Sorted random row numbers, one from each of `count` equal stretches of the rows."""
-    if num_rows <= count:
-        return np.arange(num_rows)
-    edges = np.linspace(0, num_rows, count + 1)
-    within = np.random.default_rng(seed_for("sample", seed)).random(count)
-    return np.minimum((edges[:-1] + within * np.diff(edges)).astype(np.int64), num_rows - 1)

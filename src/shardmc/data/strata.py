@@ -42,7 +42,8 @@ def find_strata(name: str, pieces: Callable[[], Iterator[np.ndarray]], num_rows:
         return Strata(points, False, counts)
     if points.dtype.kind not in "fiu":
         raise DataError(
-            f"stratify column {name!r} has more than {_MOST_LEVELS} different values; group them, or take another column."
+            f"stratify column {name!r} has more than {_MOST_LEVELS} different values; group them, or take "
+            "another column."
         )
     edges = np.unique(np.quantile(np.concatenate(sample), np.arange(1, _BINS) / _BINS))
     bins = Strata(edges, True, np.zeros(len(edges) + 1, dtype=np.int64))

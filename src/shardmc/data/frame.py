@@ -1,0 +1,67 @@
+"""Tables in memory: pandas, polars and Arrow, through narwhals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, final
+
+import narwhals as nw
+import pyarrow as pa
+
+from shardmc.data.arrow import as_numpy, is_numeric
+from shardmc.data.fingerprint import hash_arrays
+from shardmc.data.reader import TableReader, spread_positions
+from shardmc.errors import DataError
+
+_LOOK = 1000  # entries of a column of Python objects that tell its type
+
+
+@final
+class FrameReader(TableReader):
+    """Reads a table in memory."""
+
+    in_memory = True
+
+    def __init__(self, frame: nw.DataFrame[Any]) -> None:
+        self._frame = frame
+        self.num_rows = len(frame)
+        if self.num_rows == 0:
+            raise DataError("The table is empty: it has no rows.")
+        repeated = {str(name) for name in frame.columns if list(frame.columns).count(name) > 1}
+        if repeated:
+            raise DataError(
+                f"The table has more than one column {min(repeated)!r}; column names must differ."
+            )
+        self.types = {str(name): self._type(name) for name in frame.columns}
+
+    def _type(self, name: str) -> pa.DataType:
+        # pandas keeps text, and anything else, as objects, which an empty table tells nothing about.
+        rows = _LOOK if self._frame.schema[name] in (nw.Object, nw.String, nw.Unknown) else 0
+        try:
+            return self._frame.select(name)[:rows].to_arrow().schema.field(0).type
+        except (pa.ArrowException, TypeError, ValueError):
+            return pa.binary()
+
+    def _arrow(self, names: Sequence[str], rows: Any) -> pa.Table:
+        try:
+            return self._frame.select(*names)[rows].to_arrow()
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise DataError(f"The table's columns cannot be read as numbers: {error.args[0]}") from error
+
+    def pieces(self, names: Sequence[str], count: int) -> Iterator[pa.Table]:
+        for start in range(0, self.num_rows, count):
+            yield self._arrow(names, slice(start, start + count))
+
+    def sample(self, names: Sequence[str], count: int, seed: int) -> pa.Table:
+        return self._arrow(names, spread_positions(self.num_rows, count, seed).tolist())
+
+    @cached_property
+    def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        columns = (
+            as_numpy(piece.column(0))
+            for name in self.types
+            if is_numeric(self.types[name])
+            for piece in self.pieces([name], 1 << 20)
+        )
+        return hash_arrays(f"{self.num_rows} {self.types}", columns)

@@ -32,7 +32,8 @@ def run_batch(
     """
 
     def evaluate(i: jax.Array) -> Any:
-        rows, weights = batch.take(i)
+        # Materialised, a shard's rows meet XLA's fused matrix kernels; as a lazy slice they would not.
+        rows, weights = lax.optimization_barrier(batch.take(i))
         return program(rows, weights, jax.tree.map(lambda a: a[i], per_shard), shared)
 
     def one(i: jax.Array) -> Any:

@@ -8,11 +8,16 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from shardmc.data.batch import Blocks, Rows
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
 from shardmc.types import Engine, Mode
+
+
+_CELLS = 1 << 23
+"""Points times rows whose gradients are taken together, so that memory stays bounded for large shards."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,8 @@ class LikelihoodGradients:
         def log_likelihood(u: jax.Array) -> jax.Array:
             return jnp.sum(weights * self.model.log_likelihood(frame.to_theta(u), rows))
 
-        return jax.vmap(jax.grad(log_likelihood))(points)
+        together = max(1, _CELLS // weights.shape[0])
+        return lax.map(jax.grad(log_likelihood), points, batch_size=min(together, points.shape[0]))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -23,6 +23,9 @@ _HOMES = {
     "NUTS": "shardmc.sample",
     "RandomWalk": "shardmc.sample",
     "Exact": "shardmc.sample",
+    "Gibbs": "shardmc.sample",
+    "binomial_labels": "shardmc.sample",
+    "multinomial_labels": "shardmc.sample",
     "Auto": "shardmc.sample",
     "Recenter": "shardmc.combine",
     "ShardmcError": "shardmc.errors",
@@ -44,8 +47,11 @@ if TYPE_CHECKING:
     from shardmc.sample import NUTS as NUTS
     from shardmc.sample import Auto as Auto
     from shardmc.sample import Exact as Exact
+    from shardmc.sample import Gibbs as Gibbs
     from shardmc.sample import Independence as Independence
     from shardmc.sample import RandomWalk as RandomWalk
+    from shardmc.sample import binomial_labels as binomial_labels
+    from shardmc.sample import multinomial_labels as multinomial_labels
 
 
 class _Package(ModuleType):

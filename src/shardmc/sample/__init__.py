@@ -5,8 +5,10 @@ from typing import Any
 
 from shardmc.errors import OptionError, unknown
 from shardmc.sample.exact import Exact
+from shardmc.sample.gibbs import Gibbs
 from shardmc.sample.hmc import HMC
 from shardmc.sample.independence import Independence
+from shardmc.sample.labels import binomial_labels, multinomial_labels, whole_multiplicities
 from shardmc.sample.nuts import NUTS
 from shardmc.sample.random_walk import RandomWalk
 from shardmc.sample.sampler import Sampler
@@ -17,13 +19,17 @@ __all__ = [
     "NUTS",
     "Auto",
     "Exact",
+    "Gibbs",
     "Independence",
     "RandomWalk",
     "Sampled",
     "Sampler",
     "ShardChains",
+    "binomial_labels",
+    "multinomial_labels",
     "sample",
     "sampler",
+    "whole_multiplicities",
 ]
 
 _SAMPLERS: dict[str, Any] = {

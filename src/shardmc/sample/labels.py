@@ -1,0 +1,126 @@
+"""Latent labels of rows that count several times: draws for the conditional updates of a Gibbs sampler."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+_CHUNK = 100
+"""Copies whose labels are drawn by one inversion: (1/2)^100 is still a normal number in float32."""
+
+
+def whole_multiplicities(key: jax.Array, weights: jax.Array) -> jax.Array:
+    """Weights as whole numbers of copies, each with the weight as its mean, by systematic sampling.
+
+    Whole weights stay as they are. Of the others the integer part stays and the fractions f_j are dealt out as
+    floor(F_j + u) - floor(F_{j-1} + u), with F_j = f_1 + ... + f_j and one uniform u: the total changes by less than
+    one.
+
+    Parameters
+    ----------
+    weights
+        (row,) numbers that are not negative.
+
+    Examples
+    --------
+    >>> whole_multiplicities(jax.random.key(0), jnp.array([20.0, 1.5, 1.5, 0.0])).sum()
+    Array(23., dtype=float32)
+    """
+    nearest = jnp.round(weights)
+    near = jnp.abs(weights - nearest) <= 1e-5 * nearest
+    base = jnp.where(near, nearest, jnp.floor(weights))
+    fraction = jnp.where(near, 0, weights - base)
+    dealt = jnp.floor(jnp.cumsum(fraction) + jax.random.uniform(key, dtype=weights.dtype))
+    return base + jnp.diff(dealt, prepend=jnp.zeros(1, weights.dtype))
+
+
+def binomial_labels(key: jax.Array, multiplicity: jax.Array, probability: jax.Array) -> jax.Array:
+    """How many of each row's copies bear the label: z_j ~ Binomial(w_j, p_j), exact to rounding.
+
+    By inversion of the distribution function, all rows together: several times faster on a CPU than w_j uniforms or
+    `jax.random.binomial`, and rows of weight 0 get none.
+
+    Parameters
+    ----------
+    multiplicity
+        (row,) whole numbers w_j of copies.
+    probability
+        (row,) p_j.
+
+    Returns
+    -------
+    (row,) counts, of the type of `probability`.
+
+    Examples
+    --------
+    >>> binomial_labels(jax.random.key(0), jnp.array([0.0, 5.0, 5.0]), jnp.array([0.5, 0.0, 1.0]))
+    Array([0., 0., 5.], dtype=float32)
+    """
+    # The rarer of the two labels is counted, so that the mass at zero does not underflow.
+    rare = jnp.minimum(probability, 1 - probability)
+    odds, log_other = rare / (1 - rare), jnp.log1p(-rare)
+    copies = multiplicity.astype(rare.dtype)
+
+    def chunk(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        key, remaining, counted = state
+        key, key_uniform = jax.random.split(key)
+        n = jnp.minimum(remaining, _CHUNK)
+        uniform = jax.random.uniform(key_uniform, rare.shape, rare.dtype)
+        return key, remaining - n, counted + _invert(uniform, n, odds, jnp.exp(n * log_other))
+
+    start = (key, copies, jnp.zeros_like(rare))
+    _, _, counted = lax.while_loop(lambda state: jnp.any(state[1] > 0), chunk, start)
+    return jnp.where(probability > 0.5, copies - counted, counted)
+
+
+def _invert(uniform: jax.Array, n: jax.Array, odds: jax.Array, mass: jax.Array) -> jax.Array:
+    """The smallest z with P(Z <= z) > uniform, Z binomial of n trials; `mass` is P(Z = 0)."""
+    most = jnp.max(n)
+
+    def searching(state: tuple[jax.Array, ...]) -> jax.Array:
+        z, _, rest, _ = state
+        return (z < most) & jnp.any(rest >= 0)
+
+    def advance(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        z, mass, rest, counted = state
+        rest = rest - mass
+        # The mass after the n-th success is exactly 0: what rounding leaves of the uniform cannot count further.
+        counted = counted + ((rest >= 0) & (z < n))
+        return z + 1, mass * odds * jnp.maximum(n - z, 0) / (z + 1), rest, counted
+
+    zero = jnp.zeros((), uniform.dtype)
+    return lax.while_loop(searching, advance, (zero, mass, uniform, jnp.zeros_like(uniform)))[3]
+
+
+def multinomial_labels(key: jax.Array, multiplicity: jax.Array, probabilities: jax.Array) -> jax.Array:
+    """How many of each row's copies fall to each label: z_j ~ Multinomial(w_j, p_j), copy by copy.
+
+    Parameters
+    ----------
+    multiplicity
+        (row,) whole numbers w_j of copies.
+    probabilities
+        (row, label), in proportion: they need not sum to 1.
+
+    Returns
+    -------
+    (row, label) counts, of the type of `probabilities`.
+
+    Examples
+    --------
+    >>> p = jnp.array([[0.2, 0.3, 0.5], [0.0, 1.0, 0.0]])
+    >>> multinomial_labels(jax.random.key(0), jnp.array([0.0, 4.0]), p)
+    Array([[0., 0., 0.],
+           [0., 4., 0.]], dtype=float32)
+    """
+    bounds = jnp.cumsum(probabilities, axis=1)
+    copies = multiplicity.astype(bounds.dtype)
+
+    def one(copy: jax.Array, below: jax.Array) -> jax.Array:
+        uniform = jax.random.uniform(jax.random.fold_in(key, copy), copies.shape, bounds.dtype)
+        counted = (copy < copies)[:, None] & (uniform[:, None] * bounds[:, -1:] < bounds)
+        return below + counted
+
+    below = lax.fori_loop(0, jnp.max(copies).astype(int), one, jnp.zeros_like(bounds))
+    return jnp.diff(below, axis=1, prepend=jnp.zeros_like(below[:, :1]))

@@ -55,6 +55,11 @@ def symmetric(matrix: np.ndarray) -> np.ndarray:
     return (matrix + np.swapaxes(matrix, -1, -2)) / 2
 
 
+def inflation(num_draws: int) -> float:
+    """The factor that undoes the shrinkage of T draws about their own mean, sqrt(T / (T - 1)); 1 for one draw."""
+    return float(np.sqrt(num_draws / (num_draws - 1))) if num_draws > 1 else 1.0
+
+
 def is_singular(covariance: np.ndarray) -> bool:
     """Whether a covariance is singular once its coordinates are brought to a common scale."""
     sd = np.sqrt(np.diag(covariance))

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardmc.combine.moments import (
     Varying,
+    inflation,
     invertible_covariances,
     is_singular,
     listed,
@@ -114,8 +115,10 @@ class Recenter(Combiner):
         center, scale, notes = self._resolve(draws, located)
         origins, target, center_notes = self._centers(center, draws, located)
         maps, map_notes = self._maps(scale, draws, located)
+        about_mean = self.small_sample and center != "mode"
         moved = [
-            target + self._inflation(len(v), center) * (v - origin if a is None else (v - origin) @ a.T)
+            target
+            + (inflation(len(v)) if about_mean else 1.0) * (v - origin if a is None else (v - origin) @ a.T)
             for v, origin, a in zip(draws.values, origins, maps, strict=True)
         ]
         if located is not None and "mode" in (center, _SOURCE[scale]) and not located.found.all():
@@ -191,12 +194,6 @@ class Recenter(Combiner):
             transport(symmetric(np.linalg.inv(curvature)), target) if found else None
             for curvature, found in zip(located.shard_curvatures, located.found, strict=True)
         ], ()
-
-    def _inflation(self, num_draws: int, center: str) -> float:
-        """The factor that undoes the shrinkage of T draws about their own mean."""
-        if not self.small_sample or center == "mode" or num_draws < 2:
-            return 1.0
-        return float(np.sqrt(num_draws / (num_draws - 1)))
 
 
 def precision_weighted_mean(

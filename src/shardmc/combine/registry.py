@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
+from shardmc.combine.consensus import Consensus
+from shardmc.combine.laplace import Laplace
+from shardmc.combine.mposterior import MPosterior
+from shardmc.combine.product import Product
 from shardmc.combine.recenter import Recenter
+from shardmc.combine.wasserstein import Wasserstein
+from shardmc.combine.weierstrass import Weierstrass
 from shardmc.errors import OptionError, unknown
 from shardmc.types import Combiner
 
@@ -14,6 +21,16 @@ COMBINERS: dict[str, Callable[[], Combiner]] = {
     "recenter": Recenter,
     "algorithm-1": Recenter.algorithm_1,
     "swiss": Recenter.swiss,
+    "consensus": Consensus,
+    "product": Product,
+    "nonparametric-product": partial(Product, kind="nonparametric"),
+    "semiparametric-product": partial(Product, kind="semiparametric"),
+    "weierstrass": Weierstrass,
+    "mposterior": MPosterior,
+    "wasserstein": Wasserstein,
+    "pie": partial(Wasserstein, kind="quantile"),
+    "empirical-wasserstein": partial(Wasserstein, kind="empirical"),
+    "laplace": Laplace,
 }
 """Every combiner by name, and what makes it with its defaults."""
 
@@ -24,7 +41,7 @@ def combiner(method: str | Combiner, **options: Any) -> Combiner:
     Parameters
     ----------
     method
-        A name from `COMBINERS`, or a combiner, which is returned as it is.
+        A name from `COMBINERS`, or a combiner.
     options
         Fields of the combiner's class.
 
@@ -43,10 +60,12 @@ def combiner(method: str | Combiner, **options: Any) -> Combiner:
         made, name = COMBINERS[method](), method
     else:
         raise unknown("combiner", method, COMBINERS)
+    if not options:
+        return made
     valid = [f.name for f in fields(made)]  # pyright: ignore[reportArgumentType]
     for option in options:
+        if not valid:
+            raise OptionError(f"Combiner {name!r} has no options; {option!r} was given.")
         if option not in valid:
-            if not valid:
-                raise OptionError(f"Combiner {name!r} has no options; {option!r} was given.")
             raise unknown(f"option of combiner {name!r}", option, valid)
     return replace(made, **options)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,146 @@
+"""The Weierstrass rejection sampler: merge the shards two by two, keeping pairs of draws that lie close."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Literal, final, get_args
+
+import numpy as np
+
+from shardmc.combine.moments import in_varying_directions, invertible_covariances, mended, symmetric
+from shardmc.errors import OptionError, unknown
+from shardmc.types import Combined, Combiner, Located, ShardDraws
+
+Kernel = Literal["uniform", "gaussian"]
+
+
+@final
+@dataclass(frozen=True)
+class Weierstrass(Combiner):
+    """Merge shards in a binary tree, from pairs of draws that pass a rejection step (Wang and Dunson 2013).
+
+    A pair (x1, x2) becomes (P1 + P2)^-1 (P1 x1 + P2 x2), with P_i the inverse covariance of the draws of the two
+    sides, and is kept if q = (x1 - x2)^T (S1 + S2)^-1 (x1 - x2) is small. For normal subposteriors the result does
+    not depend on q and is exact whatever is kept; otherwise the smaller `accept`, the closer to the product.
+
+    Parameters
+    ----------
+    kernel
+        "uniform", keep the pairs whose q is below its `accept` quantile; "gaussian", keep a pair with probability
+        exp(-q / h), h set so that the mean probability is `accept`.
+    accept
+        Part of the pairs that is kept. 1 / accept pairs are tried for each draw that comes out.
+    small_sample
+        Undo the narrowing that comes from weights estimated from the draws that they weigh.
+
+    Examples
+    --------
+    >>> shards = ShardDraws.of(np.random.default_rng(0).normal(size=(4, 10_000, 1)), scaling="fractional")
+    >>> round(float(Weierstrass()(shards, None, np.random.default_rng(1)).values.std()), 2)
+    0.5
+    """
+
+    scaling = "fractional"
+    pools = False
+
+    kernel: Kernel = "uniform"
+    accept: float = 0.1
+    small_sample: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kernel not in get_args(Kernel):
+            raise unknown("kernel of Weierstrass", self.kernel, get_args(Kernel))
+        if not 0 < self.accept <= 1:
+            raise OptionError(f"accept must be above 0 and at most 1; {self.accept} was given.")
+
+    def __call__(self, draws: ShardDraws, located: Located | None, rng: np.random.Generator) -> Combined:
+        """Combine draws of the fractional subposteriors; modes are not used."""
+        draws = replace(draws, scaling="fractional")
+        return in_varying_directions(draws, lambda inner: self._merge_all(inner, rng))
+
+    def _merge_all(self, draws: ShardDraws, rng: np.random.Generator) -> Combined:
+        covariances, notes = invertible_covariances(draws)
+        level = [_Side(v, s, 1.0) for v, s in zip(draws.values, covariances, strict=True)]
+        while len(level) > 1:
+            merged = [self._merge(a, b, rng) for a, b in zip(level[::2], level[1::2], strict=False)]
+            level = merged + level[len(merged) * 2 :]
+        return Combined(level[0].values, notes=notes)
+
+    def _merge(self, one: _Side, two: _Side, rng: np.random.Generator) -> _Side:
+        first, second = self._pairs(one, two, rng)
+        precision = (np.linalg.inv(one.covariance), np.linalg.inv(two.covariance))
+        spread = symmetric(np.linalg.inv(precision[0] + precision[1]))
+        values = (
+            one.values[first] @ (spread @ precision[0]).T + two.values[second] @ (spread @ precision[1]).T
+        )
+        mean, dim = values.mean(axis=0), values.shape[1]
+        noise = (one.noise + two.noise) / 4
+        if self.small_sample and min(len(one.values), len(two.values)) > 2 * dim:
+            # As in Consensus with two shards of equal weight, see `widening` there.
+            values = mean + (values - mean) / np.sqrt(1 - noise * (dim + 1) / len(values))
+        covariance = np.atleast_2d(np.cov(values.T))
+        # A draw that is kept in several pairs or in none makes noise like that of drawing anew.
+        noise = noise + 1 if self.accept < 1 else 1.0
+        return _Side(values, mended(covariance, len(values) - 1, spread), noise)
+
+    def _pairs(self, one: _Side, two: _Side, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the two sides that are kept as pairs, about as many as the longer side has draws."""
+        length = max(len(one.values), len(two.values))
+        order = [rng.permutation(np.arange(length) % len(side.values)) for side in (one, two)]
+        rounds = ceil(1 / self.accept)
+        if rounds == 1:
+            return order[0], order[1]
+        root = np.linalg.cholesky(np.linalg.inv(one.covariance + two.covariance))
+        # Single precision is enough for a distance that is only compared.
+        center = one.values.mean(axis=0)
+        left, right = (
+            ((side.values[rows] - center) @ root).astype(np.float32)
+            for side, rows in zip((one, two), order, strict=True)
+        )
+        doubled = np.concatenate([right, right])
+        # Pairs at a distance of `shift` in the two random orders: every round has other pairs than the others.
+        shifts = [shift * length // rounds for shift in range(rounds)]
+        distance = np.empty((rounds, length), np.float32)
+        for i, shift in enumerate(shifts):
+            difference = left - doubled[shift : shift + length]
+            np.einsum("ij,ij->i", difference, difference, out=distance[i])
+        kept = self._keep(distance.ravel(), rng)
+        row, column = np.divmod(kept, length)
+        return order[0][column], order[1][(column + np.array(shifts)[row]) % length]
+
+    def _keep(self, distance: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Indices of the pairs that pass, in random order for an even mixture of rounds."""
+        count = max(round(self.accept * len(distance)), 1)
+        if self.kernel == "uniform":
+            return rng.permutation(np.argpartition(distance, count - 1)[:count])
+        excess = (distance - distance.min()).astype(np.float64)
+        probability = np.exp(-excess / _bandwidth(excess, self.accept))
+        passed = np.flatnonzero(rng.random(len(excess)) < probability)
+        return rng.permutation(passed) if len(passed) else np.array([int(np.argmin(excess))])
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Draws on one side of a merge."""
+
+    values: np.ndarray  # (draw, dim)
+    covariance: np.ndarray  # (dim, dim)
+    noise: float
+    """Variance of the covariance's error, that of as many independent draws being 1."""
+
+
+def _bandwidth(excess: np.ndarray, accept: float) -> float:
+    """The h at which exp(-excess / h) has the mean `accept`."""
+    if not excess.max() > 0 or accept >= 1:
+        return 1.0
+    thinned = excess[:: max(len(excess) // 10_000, 1)]
+    # The mean grows with h, from the part of the pairs with no excess to 1: halve the interval of log h.
+    low, high = np.log(excess[excess > 0].min()) - 5, np.log(excess.max()) + 5 - np.log1p(-accept)
+    for _ in range(30):
+        middle = (low + high) / 2
+        if np.exp(-thinned * np.exp(-middle)).mean() < accept:
+            low = middle
+        else:
+            high = middle
+    return float(np.exp(high))

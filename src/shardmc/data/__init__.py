@@ -2,6 +2,6 @@
 
 from shardmc.data.batch import Batch, Blocks, Rows
 from shardmc.data.open import as_source
-from shardmc.data.source import Partition, Source
+from shardmc.data.source import Partition, Source, Transform
 
-__all__ = ["Batch", "Blocks", "Partition", "Rows", "Source", "as_source"]
+__all__ = ["Batch", "Blocks", "Partition", "Rows", "Source", "Transform", "as_source"]

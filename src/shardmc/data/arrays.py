@@ -7,17 +7,22 @@ from functools import cached_property
 from typing import Any, final
 
 import jax
+import narwhals as nw
 import numpy as np
+import pyarrow as pa
 
+from shardmc.data.arrow import as_arrow
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.columns import Column, device_type
+from shardmc.data.columns import Column, device_type, leaf_name
 from shardmc.data.dealing import Dealing, MemorySink
 from shardmc.data.faults import Tally, raise_faults
 from shardmc.data.fingerprint import hash_arrays
+from shardmc.data.frame import FrameReader
 from shardmc.data.reader import spread_positions
-from shardmc.data.source import Partition, Source
-from shardmc.errors import DataError, unknown
+from shardmc.data.source import Partition, Source, Transform
+from shardmc.data.table import TableSource
+from shardmc.errors import DataError, OptionError, unknown
 
 _ROW = "row number"
 
@@ -30,7 +35,7 @@ class ArraySource(Source):
         self._data = data
         self.is_table = isinstance(data, Mapping) and all(isinstance(name, str) for name in data)
         paths, _ = jax.tree_util.tree_flatten_with_path(data)
-        self._leaves = {_name(path): _array(_name(path), leaf) for path, leaf in paths}
+        self._leaves = {leaf_name(path): _array(leaf_name(path), leaf) for path, leaf in paths}
         self.num_rows = _common_length(self._leaves)
         self.column_names = tuple(data) if self.is_table else tuple(self._leaves)
         self._used = data if columns is None else self._chosen(columns)
@@ -44,9 +49,21 @@ class ArraySource(Source):
     def select(self, columns: Sequence[str]) -> ArraySource:
         return ArraySource(self._data, columns) if self.is_table else self
 
+    def transform(self, function: Transform, columns: Sequence[str], label: str) -> Source:
+        return self._as_table().transform(function, columns, label)
+
+    def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[pa.Table]:
+        return self._as_table().tables(columns, count)
+
+    def _as_table(self) -> TableSource:
+        if not self.is_table:
+            raise OptionError("The data has no column names; give a table, a file or a dictionary of arrays.")
+        arrays = {name: as_arrow(np.asarray(leaf)) for name, leaf in self._leaves.items()}
+        return TableSource(FrameReader(nw.from_native(pa.table(arrays))))
+
     def _columns(self) -> list[Column]:
         paths, _ = jax.tree_util.tree_flatten_with_path(self._used)
-        leaves = [(name, self._leaves[name]) for name in (_name(path) for path, _ in paths)]
+        leaves = [(name, self._leaves[name]) for name in (leaf_name(path) for path, _ in paths)]
         return [Column(name, device_type(name, leaf.dtype), leaf.shape[1:]) for name, leaf in leaves]
 
     def _assemble(self, leaves: Sequence[Any]) -> Rows:
@@ -99,16 +116,6 @@ def _dealt_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> di
         column.name: (leaf if in_order else leaf.at[order].get(mode="promise_in_bounds")).astype(column.dtype)
         for column, leaf in leaves.items()
     }
-
-
-def _name(path: tuple[Any, ...]) -> str:
-    """A leaf's name: the key of a dictionary as it is, anything else as one would index it."""
-    if not path:
-        return "data"
-    first = path[0]
-    if isinstance(first, jax.tree_util.DictKey):
-        return str(first.key) + jax.tree_util.keystr(path[1:])
-    return jax.tree_util.keystr(path)
 
 
 def _array(name: str, leaf: Any) -> np.ndarray | jax.Array:

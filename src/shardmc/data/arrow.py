@@ -62,6 +62,20 @@ def as_numpy(array: pa.ChunkedArray | pa.Array) -> np.ndarray:
     return array.to_numpy(zero_copy_only=False)
 
 
+def as_arrow(array: np.ndarray) -> pa.Array:
+    """A NumPy array, one entry per row, as an Arrow array; more axes become lists of a fixed size.
+
+    Examples
+    --------
+    >>> as_arrow(np.zeros((4, 2))).type
+    FixedSizeListType(fixed_size_list<item: double>[2])
+    """
+    if array.ndim == 1:
+        return pa.array(array)
+    inner = as_arrow(array.reshape(-1, *array.shape[2:]))
+    return pa.FixedSizeListArray.from_arrays(inner, array.shape[1])
+
+
 def _plain(kind: pa.DataType) -> pa.DataType:
     """The type of the entries themselves: a category's values, an extension's storage."""
     if isinstance(kind, pa.BaseExtensionType):

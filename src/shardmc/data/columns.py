@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -46,6 +48,16 @@ _KINDS = {
     "m": ("durations", "turn it into numbers first, such as seconds."),
     "c": ("complex numbers", "give its real and imaginary parts as two columns."),
 }
+
+
+def leaf_name(path: tuple[Any, ...]) -> str:
+    """A leaf's name: the key of a dictionary as it is, anything else as one would index it."""
+    if not path:
+        return "data"
+    first = path[0]
+    if isinstance(first, jax.tree_util.DictKey):
+        return str(first.key) + jax.tree_util.keystr(path[1:])
+    return jax.tree_util.keystr(path)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class MemorySink(Sink):
     """Columns in memory, aligned so that JAX on a CPU takes them over without a copy."""
 
     def __init__(self, columns: Sequence[Column], num_rows: int) -> None:
-        self.columns = [_aligned((num_rows, *column.shape), column.dtype) for column in columns]
+        self.columns = [aligned((num_rows, *column.shape), column.dtype) for column in columns]
 
     def write(self, number: int, targets: np.ndarray, counts: np.ndarray, entries: np.ndarray) -> None:
         starts = np.cumsum(counts) - counts
@@ -49,7 +49,7 @@ class MemorySink(Sink):
         return [jax.device_put(self.columns.pop(0)) for _ in range(len(self.columns))]
 
 
-def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     size = int(np.prod(shape)) * dtype.itemsize
     memory = np.empty(size + 64, dtype=np.uint8)
     start = -memory.ctypes.data % 64

@@ -12,11 +12,17 @@ from shardmc.data.arrays import ArraySource
 from shardmc.data.frame import FrameReader
 from shardmc.data.parquet import ParquetReader
 from shardmc.data.source import Source
-from shardmc.data.table import TableSource
+from shardmc.data.table import MEMORY, Limits, TableSource
 from shardmc.errors import DataError
 
 
-def as_source(data: Any, *, columns: Sequence[str] | None = None) -> Source:
+def as_source(
+    data: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    memory: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+) -> Source:
     """The source for arrays, tables or files.
 
     Parameters
@@ -26,6 +32,12 @@ def as_source(data: Any, *, columns: Sequence[str] | None = None) -> Source:
         pandas, polars or Arrow table; the path or URL of a Parquet or CSV file, or of a folder of Parquet files.
     columns
         The columns of a table to use; without it all that are numbers.
+    memory
+        Bytes that the rows of a file may take in memory, 1 GiB by default. Larger files are dealt to files of shards in
+        one pass, which are read when they are needed.
+    scratch
+        The folder for those files. They stay there, and a later run with the same data, partition and seed uses them
+        again. Without it they are in the system's temporary folder and go with the source's shards.
 
     Returns
     -------
@@ -42,7 +54,8 @@ def as_source(data: Any, *, columns: Sequence[str] | None = None) -> Source:
     if isinstance(data, Source):
         return data if columns is None else data.select(columns)
     if isinstance(data, str | os.PathLike):
-        return TableSource(ParquetReader(os.fspath(data)), columns)
+        limits = Limits(MEMORY if memory is None else memory, scratch)
+        return TableSource(ParquetReader(os.fspath(data)), columns, limits)
     frame = nw.from_native(data, pass_through=True)
     if isinstance(frame, nw.LazyFrame):
         raise DataError(

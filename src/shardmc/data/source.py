@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from shardmc.data.batch import Blocks, Rows
+from shardmc.data.fingerprint import hash_arrays
+
+Transform = Callable[[pa.Table], Rows]
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,13 @@ class Partition:
     weights: str | Any | None = None
     sizes: Sequence[int] | None = None
 
+    @property
+    def fingerprint(self) -> str:
+        """A hash that differs where the rows would be dealt differently."""
+        plan = {name: getattr(self, name) for name in ("shards", "shuffle", "stratify", "weights", "sizes")}
+        arrays = [np.asarray(value) for value in plan.values() if value is not None]
+        return hash_arrays(str([name for name, value in plan.items() if value is not None]), arrays)
+
 
 class Source(ABC):
     """A table or pytree of rows, of which shards can be made."""
@@ -48,6 +61,25 @@ class Source(ABC):
     @abstractmethod
     def select(self, columns: Sequence[str]) -> Source:
         """The same rows with these columns only; other columns can still weigh or stratify. Not a table: itself."""
+
+    @abstractmethod
+    def transform(self, function: Transform, columns: Sequence[str], label: str) -> Source:
+        """A source of what a function computes from these columns of a table, piece by piece.
+
+        Parameters
+        ----------
+        function
+            Takes some rows as an Arrow table and returns a pytree of arrays with one entry for each of them. It
+            must treat every row alike wherever the table is cut: what needs all rows is worked out before.
+        columns
+            The columns that the function gets; they may be text or dates.
+        label
+            Says what the function computes, for the fingerprint.
+        """
+
+    @abstractmethod
+    def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[pa.Table]:
+        """These columns of a table as they are, `count` rows at a time."""
 
     @abstractmethod
     def sample(self, count: int, seed: int) -> Rows:

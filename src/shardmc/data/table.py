@@ -2,69 +2,139 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
+import jax
 import numpy as np
+import pyarrow as pa
 
 from shardmc.data.arrow import as_column, as_numpy, is_numeric
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.columns import Column
+from shardmc.data.columns import Column, device_type, leaf_name
 from shardmc.data.dealing import Dealing, MemorySink
 from shardmc.data.faults import Tally
 from shardmc.data.reader import TableReader
-from shardmc.data.source import Partition, Source
+from shardmc.data.scratch import Scratch, ScratchSink
+from shardmc.data.source import Partition, Source, Transform
+from shardmc.data.stream import StreamBlocks
 from shardmc.errors import DataError, unknown
+
+_LOOK = 16  # rows that tell what a transformation makes
+
+MEMORY = 1 << 30
+"""Rows of files are held in memory up to this many bytes, unless the user says otherwise."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much memory dealt rows of a file may take, and where on disk they go beyond it."""
+
+    memory: int = MEMORY
+    scratch: str | os.PathLike[str] | None = None
 
 
 @final
 class TableSource(Source):
-    """Rows of a table as a dictionary of its columns: those named, or all that are numbers."""
+    """Rows of a table: a dictionary of the columns named, or of all that are numbers, or what is computed of them."""
 
-    is_table = True
-
-    def __init__(self, reader: TableReader, columns: Sequence[str] | None = None) -> None:
-        self._reader = reader
+    def __init__(
+        self,
+        reader: TableReader,
+        columns: Sequence[str] | None = None,
+        limits: Limits | None = None,
+        transform: Transform | None = None,
+        label: str = "",
+    ) -> None:
         self.num_rows = reader.num_rows
         self.column_names = tuple(reader.types)
-        for name in columns or ():
+        self._reader, self._limits = reader, limits or Limits()
+        self._transform, self._label = transform, label
+        self.is_table = transform is None
+        self._implied = columns is None
+        numeric = (name for name, kind in reader.types.items() if is_numeric(kind))
+        self._names = tuple(numeric if columns is None else dict.fromkeys(columns))
+        for name in self._names:
             if name not in reader.types:
                 raise unknown("column", name, self.column_names)
-        self._implied = columns is None
-        self._names = tuple(columns) if columns is not None else self._numeric()
-
-    def _numeric(self) -> tuple[str, ...]:
-        return tuple(name for name, kind in self._reader.types.items() if is_numeric(kind))
+        if not self._names:
+            raise DataError(
+                f"No column to use holds numbers; the columns are {', '.join(self.column_names)}."
+            )
 
     def select(self, columns: Sequence[str]) -> TableSource:
-        return TableSource(self._reader, columns)
+        return TableSource(self._reader, columns, self._limits) if self.is_table else self
 
-    def _columns(self) -> list[Column]:
-        if not self._names:
-            raise DataError(f"No column holds numbers; the columns are {', '.join(self.column_names)}.")
-        return [
-            replace(as_column(name, self._reader.types[name]), implied=self._implied) for name in self._names
-        ]
+    def transform(self, function: Transform, columns: Sequence[str], label: str) -> TableSource:
+        return TableSource(self._reader, columns, self._limits, function, label)
 
-    def _read(self, names: Sequence[str], count: int) -> Iterator[list[np.ndarray]]:
-        for piece in self._reader.pieces(list(dict.fromkeys(names)), count):
-            yield [as_numpy(piece.column(name)) for name in names]
+    def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[pa.Table]:
+        return self._reader.pieces(TableSource(self._reader, columns)._names, count)
 
     def sample(self, count: int, seed: int) -> Rows:
-        columns = self._columns()
-        rows = self._reader.sample(self._names, count, seed)
-        return {column.name: Tally(column).cast(as_numpy(rows.column(column.name))) for column in columns}
+        columns, structure = self._layout()
+        found = self._reader.sample(self._names, count, seed)
+        entries = self._entries(found, [column.name for column in columns])
+        return jax.tree.unflatten(
+            structure, [Tally(c).cast(e) for c, e in zip(columns, entries, strict=True)]
+        )
 
     def split(self, partition: Partition, seed: int) -> Blocks:
-        dealing = Dealing(self._read, self._columns(), self.column_names, self.num_rows, partition, seed)
+        columns, structure = self._layout()
+        dealing = Dealing(self._read, columns, self.column_names, self.num_rows, partition, seed)
+        needed = self.num_rows * sum(column.row_bytes for column in dealing.columns)
+        if not self._reader.in_memory and needed > self._limits.memory:
+            return self._stream(dealing, structure, partition, seed)
         sink = MemorySink(dealing.columns, self.num_rows)
         dealing.run(sink)
-        dealt: list[Any] = sink.on_device()
+        dealt = sink.on_device()
         weights = dealt.pop() if dealing.has_weights else None
-        return ArrayBlocks(dict(zip(self._names, dealt, strict=True)), weights, dealing.sizes, dealing.starts)
+        return ArrayBlocks(jax.tree.unflatten(structure, dealt), weights, dealing.sizes, dealing.starts)
+
+    def _stream(self, dealing: Dealing, structure: Any, partition: Partition, seed: int) -> StreamBlocks:
+        key = [self.fingerprint, repr(dealing.columns), str(structure), partition.fingerprint, seed]
+        scratch = Scratch(self._limits.scratch, json.dumps(key))
+        if not scratch.is_complete:
+            with ScratchSink(scratch, dealing.columns, self.num_rows) as sink:
+                dealing.run(sink)
+        return StreamBlocks(
+            scratch, tuple(dealing.columns), structure, dealing.has_weights, dealing.sizes, dealing.starts
+        )
+
+    def _layout(self) -> tuple[list[Column], Any]:
+        """The columns that rows consist of, and the tree they form."""
+        if self._transform is None:
+            types = self._reader.types
+            structure = jax.tree.structure(dict.fromkeys(self._names, 0))  # its leaves are sorted by name
+            return [
+                replace(as_column(n, types[n]), implied=self._implied) for n in sorted(self._names)
+            ], structure
+        rows = self._transform(next(self._reader.pieces(self._names, _LOOK)))
+        paths, structure = jax.tree_util.tree_flatten_with_path(rows)
+        named = [(f"{leaf_name(path)} (computed)", np.asarray(leaf)) for path, leaf in paths]
+        return [
+            Column(name, device_type(name, a.dtype), a.shape[1:], from_table=True) for name, a in named
+        ], structure
+
+    def _read(self, names: Sequence[str], count: int) -> Iterator[list[np.ndarray]]:
+        raw = [name for name in names if name in self._reader.types]
+        needed = raw if len(raw) == len(names) else [*self._names, *raw]
+        for piece in self._reader.pieces(list(dict.fromkeys(needed)), count):
+            yield self._entries(piece, names)
+
+    def _entries(self, piece: pa.Table, names: Sequence[str]) -> list[np.ndarray]:
+        computed: Iterator[Any] = iter(())
+        if self._transform is not None and not set(names) <= self._reader.types.keys():
+            computed = iter(jax.tree.leaves(self._transform(piece.select(list(self._names)))))
+        return [
+            as_numpy(piece.column(name)) if name in self._reader.types else np.asarray(next(computed))
+            for name in names
+        ]
 
     @property
     def fingerprint(self) -> str:
-        return self._reader.fingerprint
+        return f"{self._reader.fingerprint}{self._label and ' ' + self._label}"

@@ -88,18 +88,18 @@ class Local(Engine):
             mine = jax.tree.map(lambda a: np.asarray(a)[index], per_shard)
             return names, jax.device_get(run_batch(program, self.width, batch, mine, shared, len(names)))
 
-        with ThreadPoolExecutor(workers, thread_name_prefix="shardmc") as pool:
-            pending: deque[Future[tuple[Sequence[int], Any]]] = deque()
-            try:
-                for names, batch in blocks.batches(wanted, size):
-                    pending.append(pool.submit(call, names, batch))
-                    if len(pending) > workers:
-                        yield from _results(pending.popleft(), on_done)
-                while pending:
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="shardmc")
+        pending: deque[Future[tuple[Sequence[int], Any]]] = deque()
+        try:
+            for names, batch in blocks.batches(wanted, size):
+                pending.append(pool.submit(call, names, batch))
+                if len(pending) > workers:
                     yield from _results(pending.popleft(), on_done)
-            finally:
-                for future in pending:
-                    future.cancel()
+            while pending:
+                yield from _results(pending.popleft(), on_done)
+        finally:
+            # Not waiting lets an interruption through at once; what is finished has been yielded.
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _results(

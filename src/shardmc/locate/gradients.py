@@ -15,7 +15,6 @@ from shardmc.model import Model
 from shardmc.target import DeviceFrame
 from shardmc.types import Engine, Mode
 
-
 _CELLS = 1 << 23
 """Points times rows whose gradients are taken together, so that memory stays bounded for large shards."""
 

@@ -52,6 +52,12 @@ class _Terms:
     gradient: np.ndarray
     curvature: np.ndarray
 
+    @property
+    def finite(self) -> bool:
+        return bool(
+            np.isfinite(self.gain) and np.isfinite(self.gradient).all() and np.isfinite(self.curvature).all()
+        )
+
 
 @dataclass(frozen=True)
 class _Step:
@@ -147,6 +153,46 @@ def _sample_of_shards(blocks: Blocks, dim: int) -> list[int] | None:
     return list(range(count)) if 4 * count <= blocks.num_shards else None
 
 
+@dataclass
+class _Ascent:
+    """Damped Newton: where it stands, in which coordinates, and how it has gone so far."""
+
+    evaluate: _Evaluator
+    shards: Sequence[int] | None
+    frame: Frame
+    terms: _Terms
+    step: _Step
+    length: float = 1.0
+    slow: int = 0
+    """Steps in a row that shortened the way by a constant factor only: so it goes where the summit is at infinity."""
+    flat: int = 0
+    """Steps in a row after which nothing holds some direction."""
+
+    def try_step(self) -> None:
+        """One step, taken if it climbs; shortened otherwise."""
+        step, length = self.step, self.length
+        trial = Frame(self.frame.center + length * self.frame.basis @ step.u, self.frame.basis @ step.basis)
+        there = self.evaluate(trial, self.frame.center, self.shards)
+        predicted = step.decrement**2 * (length - length**2 / 2)
+        # Within float32 noise of the summit the gain says nothing: a step that small is taken on trust.
+        noise = 0.05 if step.decrement < 0.5 else 0.0
+        if there.finite and there.gain >= 1e-3 * predicted - noise:
+            self.frame, self.terms, self.length, self.step = trial, there, 1.0, _Step.of(there)
+            ratio = self.step.decrement / max(step.decrement, 1e-300)
+            near = step.decrement < 1.0 and length == 1.0
+            self.slow = self.slow + 1 if near and 0.4 < ratio < 0.95 else 0
+            self.flat = self.flat + 1 if self.step.smallest < _FLAT else 0
+        else:
+            self.length = length / 4
+
+    def arrived(self, tolerance: float) -> bool:
+        return self.step.decrement < tolerance and self.flat == 0 and self.slow < 2
+
+    @property
+    def hopeless(self) -> bool:
+        return self.length < 1e-6 or (self.flat > 3 and self.step.decrement < 1.0) or self.slow > 5
+
+
 def _climb(
     evaluate: _Evaluator,
     frame: Frame,
@@ -157,45 +203,29 @@ def _climb(
     may_fail: bool,
 ) -> tuple[Frame, Mode | None]:
     """Damped Newton from the frame's centre until the decrement is below the tolerance."""
-    start = frame
     terms = evaluate(frame, frame.center, shards)
-    if not np.isfinite(terms.gradient).all() or not np.isfinite(terms.curvature).all():
+    if not terms.finite:
         if may_fail:
-            return start, None
-        raise ModelError(_not_finite(terms, model, frame))
-    length = 1.0
-    step = _Step.of(terms)
+            return frame, None
+        raise ModelError(_not_finite(terms, model))
+    ascent = _Ascent(evaluate, shards, frame, terms, _Step.of(terms))
     for count in range(_MAX_STEPS):
         if on_step is not None:
-            on_step(count, step.decrement)
-        if step.decrement < tolerance and step.smallest > _FLAT:
-            theta = frame.center + frame.basis @ step.u
-            inverse = np.linalg.inv(frame.basis)
-            curvature = inverse.T @ terms.curvature @ inverse
+            on_step(count, ascent.step.decrement)
+        # The first coordinates are the user's: curvature can be judged only in those of a curvature.
+        if count > 0 and ascent.arrived(tolerance):
+            step, here = ascent.step, ascent.frame
+            theta = here.center + here.basis @ step.u
+            inverse = np.linalg.inv(here.basis)
+            curvature = inverse.T @ ascent.terms.curvature @ inverse
             mode = Mode(theta, (curvature + curvature.T) / 2, step.decrement, evaluate.passes)
-            return Frame(theta, frame.basis @ step.basis), mode
-        trial = Frame(frame.center + length * frame.basis @ step.u, frame.basis @ step.basis)
-        there = evaluate(trial, frame.center, shards)
-        predicted = step.decrement**2 * (length - length**2 / 2)
-        # Within float32 noise of the summit the gain says nothing: a step that small is taken on trust.
-        noise = 0.05 if step.decrement < 0.5 else 0.0
-        finite = (
-            np.isfinite(there.gain)
-            and np.isfinite(there.gradient).all()
-            and np.isfinite(there.curvature).all()
-        )
-        if finite and there.gain >= 1e-3 * predicted - noise:
-            frame, terms, length = trial, there, 1.0
-            previous, step = step, _Step.of(terms)
-            if count > 3 and step.smallest < _FLAT and previous.smallest < _FLAT and step.decrement < 1.0:
-                break
-        else:
-            length /= 4
-            if length < 1e-6:
-                break
+            return Frame(theta, here.basis @ step.basis), mode
+        if ascent.hopeless:
+            break
+        ascent.try_step()
     if may_fail:
-        return start, None
-    raise ModelError(_no_mode(frame, step, terms, model))
+        return frame, None
+    raise ModelError(_no_mode(ascent, model))
 
 
 def _largest(direction: np.ndarray, names: Sequence[str]) -> str:
@@ -206,18 +236,24 @@ def _largest(direction: np.ndarray, names: Sequence[str]) -> str:
     return named[0] if len(named) == 1 else ", ".join(named[:-1]) + " and " + named[-1]
 
 
-def _no_mode(frame: Frame, step: _Step, terms: _Terms, model: Model) -> str:
-    scaled_basis = frame.basis @ step.basis
-    # The first column of the step's basis is the direction of smallest curvature, stretched to where it would end.
-    direction = scaled_basis[:, 0] if step.smallest < _FLAT * 10 else frame.basis @ step.u
+def _no_mode(ascent: _Ascent, model: Model) -> str:
+    if ascent.flat == 0 and ascent.slow == 0:
+        moving = _largest(ascent.frame.basis @ ascent.step.u, model.names)
+        return (
+            f"No mode of the posterior was found in {_MAX_STEPS} Newton steps: the last one still moved {moving}. "
+            "Start nearer to it (`initial` of the model), scale the columns, or choose parameters that are less entangled."
+        )
+    # The first column of the step's basis is the direction of the smallest curvature.
+    flattest = ascent.frame.basis @ ascent.step.basis[:, 0]
+    direction = flattest if ascent.flat else ascent.frame.basis @ ascent.step.u
     return (
-        f"The posterior has no mode: it does not fall along {_largest(direction, model.names)}. "
-        "No row and no prior holds that direction (collinear columns, complete separation, or a parameter that no row "
-        "informs); give it a proper prior or leave it out."
+        f"The posterior has no mode: it does not fall along {_largest(direction, model.names)}. Neither rows nor prior "
+        "hold that direction (collinear columns, complete separation, or a parameter that no row informs); give it "
+        "a proper prior or leave it out."
     )
 
 
-def _not_finite(terms: _Terms, model: Model, frame: Frame) -> str:
+def _not_finite(terms: _Terms, model: Model) -> str:
     bad = [model.names[k] for k in np.flatnonzero(~np.isfinite(terms.gradient))] or list(model.names)
     return (
         f"The log posterior has no finite gradient at the starting point (for {', '.join(map(repr, bad[:3]))}). "

@@ -1,0 +1,38 @@
+"""The commands by name; each imports what it needs only when it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shardmc._version import __version__
+from shardmc.cli import demo, status
+
+app = typer.Typer(
+    name="shardmc",
+    help="Draws from the posterior of models with few parameters and very many rows.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"shardmc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Draws from the posterior of models with few parameters and very many rows."""
+
+
+app.command("demo")(demo.demo)
+app.command("status")(status.status)

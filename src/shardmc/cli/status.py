@@ -1,0 +1,35 @@
+"""`shardmc status run/`: what of a run is done, what failed and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def status(run: Annotated[Path, typer.Argument(help="A run folder, as made by --out or run_dir=.")]) -> None:
+    """Show what of a run is done, what failed and why."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from shardmc.store.status import status as read_status
+
+    found = read_status(run)
+    console = Console()
+    total = found.manifest.num_shards
+    console.print(Text(f"{found.folder}: {len(found.done)} of {total} shards are done."))
+    plan = ", ".join(f"{key} {value}" for key, value in found.manifest.plan.items())
+    console.print(Text(f"Plan: {plan}."))
+    if found.owner is not None and found.running:
+        console.print(Text(f"A process is at work on it: {found.owner}."))
+    for shard, reason in found.failed.items():
+        console.print(Text(f"Shard {shard} failed: {reason}"))
+    for shard, reason in dict(found.damaged).items():
+        console.print(Text(f"Shard {shard}'s file is damaged and will be computed again: {reason}"))
+    if found.missing:
+        console.print(
+            Text(
+                f"{len(found.missing)} shards are missing; the same call with this folder goes on with them."
+            )
+        )

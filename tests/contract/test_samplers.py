@@ -1,0 +1,89 @@
+"""What every sampler promises, whichever it is."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shardmc.data import Partition, as_source
+from shardmc.engine import Local
+from shardmc.errors import OptionError
+from shardmc.locate import locate, locate_shards
+from shardmc.model import Model
+from shardmc.sample import HMC, NUTS, Auto, Exact, Independence, RandomWalk, Sampler, sample, sampler
+
+SAMPLERS = {
+    "auto": Auto(),
+    "independence": Independence(),
+    "hmc": HMC(chains=3),
+    "nuts": NUTS(chains=2),
+    "random-walk": RandomWalk(chains=2),
+    "exact": Exact(
+        lambda key, y, weights, power: {
+            "mu": weights @ y / weights.sum() + jax.random.normal(key) / jnp.sqrt(power * weights.sum())
+        }
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    """Mean of unit-variance rows under a flat prior: shard i's rescaled subposterior is N(mean of its rows, 1/N)."""
+    y = np.random.default_rng(1).normal(2.0, 1.0, size=1_003).astype(np.float32)
+    model = Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+    blocks = as_source(y).split(Partition(7), 0)
+    engine = Local(batch=2)
+    return model, blocks, locate_shards(model, blocks, locate(model, blocks, engine), engine)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_shape_finiteness_and_statistics(gaussian, name):
+    model, blocks, located = gaussian
+    result = sample(model, blocks, located, SAMPLERS[name], Local(), num_draws=25, seed=0)
+    assert len(result.chains) == 7
+    for chains in result.chains:
+        assert chains.theta.shape[0] * chains.theta.shape[1] >= 25
+        assert np.isfinite(chains.theta).all()
+        assert 0 < chains.acceptance <= 1
+        assert chains.divergences == 0
+    assert result.passes > 0
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_same_seed_same_draws_for_any_batch_size_and_any_order(gaussian, name):
+    model, blocks, located = gaussian
+    first = sample(model, blocks, located, SAMPLERS[name], Local(batch=1), num_draws=20, seed=4)
+    again = sample(model, blocks, located, SAMPLERS[name], Local(batch=5, workers=1), num_draws=20, seed=4)
+    done = {i: first.chains[i] for i in (0, 3, 5)}
+    resumed = sample(model, blocks, located, SAMPLERS[name], Local(batch=3), num_draws=20, seed=4, done=done)
+    other = sample(model, blocks, located, SAMPLERS[name], Local(batch=1), num_draws=20, seed=5)
+    for i in range(7):
+        np.testing.assert_array_equal(first.chains[i].theta, again.chains[i].theta)
+        np.testing.assert_array_equal(first.chains[i].theta, resumed.chains[i].theta)
+        assert not np.array_equal(first.chains[i].theta, other.chains[i].theta)
+
+
+def test_auto_falls_back_where_acceptance_is_low_and_says_so():
+    """A banana of 12 dimensions, far from any Student t."""
+    model = Model(
+        lambda params, y: -0.5 * (y - params["a"]) ** 2 / 100,
+        lambda params: -0.5 * jnp.sum((params["b"] - 2 * (params["a"] - 1) ** 2) ** 2) / 0.02,
+        {"a": (), "b": 11},
+    )
+    y = np.random.default_rng(0).normal(1.0, 1.0, size=200).astype(np.float32)
+    blocks = as_source(y).split(Partition(2), 0)
+    engine = Local()
+    located = locate_shards(model, blocks, locate(model, blocks, engine), engine)
+    result = sample(model, blocks, located, Auto(), engine, num_draws=40, seed=0)
+    fallen = [c for c in result.chains if c.sampler == "HMC"]
+    assert fallen
+    assert all(c.acceptance >= 0.3 for c in result.chains if c.sampler == "Independence")
+    assert f"{len(fallen)} of 2 shards were sampled with HMC" in result.notes[0]
+
+
+def test_unknown_names_and_options_list_the_valid_ones():
+    with pytest.raises(OptionError, match="Did you mean 'hmc'"):
+        sampler("hmcc")
+    with pytest.raises(OptionError, match="Did you mean 'chains'"):
+        sampler("hmc", chain=3)
+    assert isinstance(sampler("independence", df=5), Sampler)

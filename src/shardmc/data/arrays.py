@@ -52,6 +52,12 @@ class ArraySource(Source):
     def transform(self, function: Transform, columns: Sequence[str], label: str) -> Source:
         return self._as_table().transform(function, columns, label)
 
+    def drop_missing(self, columns: Sequence[str] | None = None) -> Source:
+        table = self._as_table()
+        return (table.select(list(self._used)) if self._used is not self._data else table).drop_missing(
+            columns
+        )
+
     def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[pa.Table]:
         return self._as_table().tables(columns, count)
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from shardmc.data.columns import Column, float_type
-from shardmc.data.deal import Dealer, shard_sizes, shard_starts
+from shardmc.data.dealer import Dealer, shard_sizes, shard_starts
 from shardmc.data.faults import Tally, raise_faults
 from shardmc.data.source import Partition
 from shardmc.data.strata import Strata, find_strata

@@ -9,6 +9,7 @@ from typing import Any
 import narwhals as nw
 
 from shardmc.data.arrays import ArraySource
+from shardmc.data.csv import SUFFIXES, CsvReader
 from shardmc.data.frame import FrameReader
 from shardmc.data.parquet import ParquetReader
 from shardmc.data.source import Source
@@ -55,7 +56,9 @@ def as_source(
         return data if columns is None else data.select(columns)
     if isinstance(data, str | os.PathLike):
         limits = Limits(MEMORY if memory is None else memory, scratch)
-        return TableSource(ParquetReader(os.fspath(data)), columns, limits)
+        location = os.fspath(data)
+        reader = CsvReader(location) if location.endswith(SUFFIXES) else ParquetReader(location)
+        return TableSource(reader, columns, limits)
     frame = nw.from_native(data, pass_through=True)
     if isinstance(frame, nw.LazyFrame):
         raise DataError(

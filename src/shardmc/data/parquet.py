@@ -85,9 +85,7 @@ class ParquetReader(TableReader):
         inside = [name for name in names if name not in self._keys]
         with _opened(file) as parquet:
             try:
-                for batch in parquet.iter_batches(
-                    count, row_groups=groups, columns=inside, use_threads=False
-                ):
+                for batch in parquet.iter_batches(count, row_groups=groups, columns=inside, use_threads=True):
                     yield self._table(file, batch, names)
             except (OSError, pa.ArrowException) as error:
                 raise _damaged(file, error) from error

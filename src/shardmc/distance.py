@@ -174,8 +174,7 @@ DISTANCES = {
     "ks": lambda draws, reference: float(kolmogorov_smirnov(draws, reference).max()),
     "sliced": sliced_wasserstein,
 }
-"""The distances by name: marginal and joint L2, IAD, Mahalanobis of the means, KL of the moments, largest KS of the
-marginals, sliced Wasserstein."""
+"""The distances by name; "mean" is the Mahalanobis distance of the means, "ks" the largest over the marginals."""
 
 
 def distances(draws: Side, reference: Side, names: Iterable[str] | None = None) -> dict[str, float]:
@@ -184,7 +183,7 @@ def distances(draws: Side, reference: Side, names: Iterable[str] | None = None) 
     Parameters
     ----------
     draws, reference
-        (draw, dim) arrays, or exact distributions, one per coordinate.
+        (draw, dim) arrays, or exact distributions.
     names
         Keys of `DISTANCES`; without it all that the two sides allow: the joint L2 distance wants two coordinates,
         sliced Wasserstein wants draws, and the moments of several exact marginals are not known.

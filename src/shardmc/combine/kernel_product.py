@@ -33,8 +33,8 @@ class KernelProduct:
     """A product over shards of kernel densities, up to a constant.
 
     In the coordinates u = R_i^-1 (theta - m_i) of shard i, with S_i = R_i R_i^T, its log density is
-    -|u|^2 / (2 h^2) - b |u|^2 / 2 + log sum_t exp(u . u_t / h^2 - |u_t|^2 / (2 h^2) + b |u_t|^2 / 2), with b = 1
-    for a semi-parametric density and 0 otherwise.
+    -|u|^2 / (2 h^2) - b |u|^2 / 2 + log sum_t exp(u . u_t / h^2 - |u_t|^2 / (2 h^2) + b |u_t|^2 / 2), with
+    b = 1 for a semi-parametric density and 0 otherwise.
     """
 
     means: np.ndarray  # (shard, dim)

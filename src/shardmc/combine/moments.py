@@ -56,7 +56,7 @@ def symmetric(matrix: np.ndarray) -> np.ndarray:
 
 
 def inflation(num_draws: int) -> float:
-    """The factor that undoes the shrinkage of T draws about their own mean, sqrt(T / (T - 1)); 1 for one draw."""
+    """The factor sqrt(T / (T - 1)) that undoes the shrinkage of T draws about their own mean."""
     return float(np.sqrt(num_draws / (num_draws - 1))) if num_draws > 1 else 1.0
 
 

@@ -24,10 +24,10 @@ MOST_ITERATIONS = 1_000
 class MPosterior(Combiner):
     """Pool the shards' draws with the weights of their geometric median (Minsker et al. 2014).
 
-    With G_ij the mean of k(x, y) = exp(-g |x - y|^2) over draws x of shard i and y of shard j, in coordinates in
-    which the average covariance of the shards is the identity, Weiszfeld's iteration is w_i proportional to
-    a_i n_i^(-1/2), n_i = G_ii + w^T G w - 2 (G w)_i. A shard that lies apart gets a small weight. Nothing is moved,
-    so the result is as wide as the shards lie apart: it is robust, not efficient.
+    With G_ij the mean of k(x, y) = exp(-g |x - y|^2) over draws x of shard i and y of shard j, in coordinates
+    in which the average covariance of the shards is the identity, Weiszfeld's iteration is w_i proportional
+    to a_i n_i^(-1/2), n_i = G_ii + w^T G w - 2 (G w)_i. A shard that lies apart gets a small weight. Nothing
+    is moved, so the result is as wide as the shards lie apart: it is robust, not efficient.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Density products of Neiswanger, Wang and Xing: estimate every subposterior's density, draw from the product."""
+"""Density products of Neiswanger, Wang and Xing: estimate the subposteriors' densities, draw from the product."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Product(Combiner):
     Notes
     -----
     Neiswanger et al. draw from the product of kernel densities by changing one shard's kernel at a time. That
-    chain moves by about h / sqrt(K) standard deviations a sweep and does not get around in any reasonable time.
-    Here draws of the parametric product (then of a Student t with the moments of the product itself) are
-    weighted by the same density and resampled.
+    chain moves by about h / sqrt(K) standard deviations a sweep and does not get around in any reasonable
+    time. Here draws of the parametric product (then of a Student t with the moments of the product itself)
+    are weighted by the same density and resampled.
 
     Examples
     --------
@@ -88,8 +88,9 @@ class Product(Combiner):
         if worth < 0.1 * len(values):
             notes = (
                 *notes,
-                f"The {len(values)} draws of the {self.kind} product are worth about {worth:.0f} independent ones: "
-                f"{draws.num_shards} kernel densities in {draws.dim} dimensions agree too little.",
+                f"The {len(values)} draws of the {self.kind} product are worth about {worth:.0f} "
+                f"independent ones: {draws.num_shards} kernel densities in {draws.dim} dimensions agree "
+                f"too little.",
             )
         if longest > MOST_DRAWS:
             notes = (*notes, f"The {self.kind} product makes no more than {MOST_DRAWS} draws.")

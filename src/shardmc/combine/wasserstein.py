@@ -27,19 +27,19 @@ class Wasserstein(Combiner):
     """The 2-Wasserstein barycentre of the subposteriors, weighted by their shares (WASP, PIE).
 
     Distances are measured in coordinates in which the average covariance of the shards is the identity. The
-    barycentre has the average location and shape of the rescaled subposteriors, so it is right where they differ
-    by where they lie, and its mean is that of the shards' means.
+    barycentre has the average location and shape of the rescaled subposteriors, so it is right where they
+    differ by where they lie, and its mean is that of the shards' means.
 
     Parameters
     ----------
     kind
-        "location-scatter", the barycentre of the normal distributions with the shards' means and covariances, to
-        which each shard's draws are carried by the map that is optimal between such distributions;
-        "quantile", average the shards' quantile functions, one coordinate at a time (PIE, Li et al. 2017): exact
-        barycentres of the marginals, while every shard keeps its own dependence between coordinates;
-        "empirical", the barycentre of the draws themselves, as `points` points for which optimal assignments to
-        every shard's draws are solved, repeated on further draws. Averages over assigned points shrink in more
-        than a few dimensions: the notes say by how much.
+        "location-scatter", the barycentre of the normal distributions with the shards' means and covariances,
+        to which each shard's draws are carried by the map that is optimal between such distributions;
+        "quantile", average the shards' quantile functions, one coordinate at a time (PIE, Li et al. 2017):
+        exact barycentres of the marginals, while every shard keeps its own dependence between coordinates;
+        "empirical", the barycentre of the draws themselves, as `points` points for which optimal assignments
+        to every shard's draws are solved, repeated on further draws. Averages over assigned points shrink in
+        more than a few dimensions: the notes say by how much.
     points
         Number of points of one empirical barycentre.
     iterations
@@ -91,18 +91,19 @@ class Wasserstein(Combiner):
         ratio = np.trace(np.atleast_2d(np.cov(values.T))) / np.trace(target)
         if ratio < 0.95:
             shrunk = (
-                f"The points of the empirical barycentre have {ratio:.0%} of the variance of the location-scatter "
-                f"one: {size} points are too few for {draws.dim} dimensions."
+                f"The points of the empirical barycentre have {ratio:.0%} of the variance of the "
+                f"location-scatter one: {size} points are too few for {draws.dim} dimensions."
             )
             notes = (*notes, shrunk)
         return Combined(values @ root.T, notes=notes)
 
 
 def free_support_barycenter(shards: Sequence[np.ndarray], shares: np.ndarray, iterations: int) -> np.ndarray:
-    """Equally weighted points whose sum of squared transport distances to the shards' points is (locally) least.
+    """Equally weighted points whose sum of squared transport distances to the shards' points is (locally)
+    least.
 
-    Each round assigns the points to each shard's (optimally, one to one) and replaces them by the share-weighted
-    averages of what they were assigned to.
+    Each round assigns the points to each shard's (optimally, one to one) and replaces them by the
+    share-weighted averages of what they were assigned to.
 
     Parameters
     ----------
@@ -208,7 +209,8 @@ def _average_quantiles(draws: ShardDraws) -> Combined:
 
 
 def _stretched(quantiles: np.ndarray, length: int) -> np.ndarray:
-    """Quantiles at the middles of `length` equal intervals, from those of another number; both along axis 1."""
+    """Quantiles at the middles of `length` equal intervals, from those of another number; both along axis
+    1."""
     given = quantiles.shape[1]
     if given == length:
         return quantiles

@@ -20,15 +20,16 @@ Kernel = Literal["uniform", "gaussian"]
 class Weierstrass(Combiner):
     """Merge shards in a binary tree, from pairs of draws that pass a rejection step (Wang and Dunson 2013).
 
-    A pair (x1, x2) becomes (P1 + P2)^-1 (P1 x1 + P2 x2), with P_i the inverse covariance of the draws of the two
-    sides, and is kept if q = (x1 - x2)^T (S1 + S2)^-1 (x1 - x2) is small. For normal subposteriors the result does
-    not depend on q and is exact whatever is kept; otherwise the smaller `accept`, the closer to the product.
+    A pair (x1, x2) becomes (P1 + P2)^-1 (P1 x1 + P2 x2), with P_i the inverse covariance of the draws of the
+    two sides, and is kept if q = (x1 - x2)^T (S1 + S2)^-1 (x1 - x2) is small. For normal subposteriors the
+    result does not depend on q and is exact whatever is kept; otherwise the smaller `accept`, the closer to
+    the product.
 
     Parameters
     ----------
     kernel
-        "uniform", keep the pairs whose q is below its `accept` quantile; "gaussian", keep a pair with probability
-        exp(-q / h), h set so that the mean probability is `accept`.
+        "uniform", keep the pairs whose q is below its `accept` quantile; "gaussian", keep a pair with
+        probability exp(-q / h), h set so that the mean probability is `accept`.
     accept
         Part of the pairs that is kept. 1 / accept pairs are tried for each draw that comes out.
     small_sample
@@ -99,7 +100,8 @@ class Weierstrass(Combiner):
             for side, rows in zip((one, two), order, strict=True)
         )
         doubled = np.concatenate([right, right])
-        # Pairs at a distance of `shift` in the two random orders: every round has other pairs than the others.
+        # Pairs at a distance of `shift` in the two random orders: every round has other pairs than the
+        # others.
         shifts = [shift * length // rounds for shift in range(rounds)]
         distance = np.empty((rounds, length), np.float32)
         for i, shift in enumerate(shifts):

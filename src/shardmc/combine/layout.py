@@ -1,0 +1,104 @@
+"""Named parameters and the flat vectors that the combiners work on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+_INDEXED = re.compile(r"^(?P<name>.+?)(?:(?P<dots>(?:\.\d+)+)|\[(?P<list>\d+(?:\s*,\s*\d+)*)\])$")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of parameters, in the order in which they lie in a flat vector."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def dim(self) -> int:
+        return sum(prod(shape) for _, shape in self.shapes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of every coordinate.
+
+        >>> Layout((("alpha", ()), ("beta", (2,)))).names
+        ('alpha', 'beta[0]', 'beta[1]')
+        """
+        return tuple(
+            f"{name}[{','.join(map(str, index))}]" if index else name
+            for name, shape in self.shapes
+            for index in np.ndindex(shape)
+        )
+
+    @staticmethod
+    def of(named: Mapping[str, np.ndarray]) -> Layout:
+        """The layout of arrays (draw, ...)."""
+        return Layout(tuple((name, np.shape(array)[1:]) for name, array in named.items()))
+
+    def flatten(self, named: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Arrays (draw, ...) by name as one array (draw, dim)."""
+        parts = [np.asarray(named[name], dtype=np.float64) for name, _ in self.shapes]
+        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+
+    def unflatten(self, values: np.ndarray) -> dict[str, np.ndarray]:
+        """An array (draw, dim) as arrays (draw, ...) by name.
+
+        >>> draws = Layout((("alpha", ()), ("beta", (2,)))).unflatten(np.array([[1.0, 2.0, 3.0]]))
+        >>> draws["beta"]
+        array([[2., 3.]])
+        """
+        ends = np.cumsum([prod(shape) for _, shape in self.shapes])
+        parts = np.split(values, ends[:-1], axis=1)
+        return {
+            name: part.reshape(len(values), *shape)
+            for (name, shape), part in zip(self.shapes, parts, strict=True)
+        }
+
+
+def from_columns(names: Sequence[str], values: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns (draw, column) as arrays by name: `beta.1`, `beta.2` or `beta[0]`, `beta[1]` become one `beta`.
+
+    Columns whose indices do not fill a rectangle from 0 or 1 on stay as they are.
+
+    >>> sorted(from_columns(["alpha", "beta.1", "beta.2"], np.ones((5, 3))))
+    ['alpha', 'beta']
+    """
+    groups: dict[str, dict[tuple[int, ...], int]] = {}
+    for column, name in enumerate(names):
+        found = _INDEXED.match(name)
+        base, index = (found["name"], _index(found)) if found else (name, ())
+        groups.setdefault(base, {})[index] = column
+    result = {}
+    for base, places in groups.items():
+        shape = _rectangle(list(places))
+        if shape is None:
+            result |= {names[column]: values[:, column] for column in places.values()}
+        else:
+            # Indices sort in the order of a C array, which is how numpy lays out the last axes.
+            order = [places[index] for index in sorted(places)]
+            result[base] = values[:, order].reshape(len(values), *shape)
+    return result
+
+
+def _index(found: re.Match[str]) -> tuple[int, ...]:
+    digits = found["dots"][1:].split(".") if found["dots"] else found["list"].split(",")
+    return tuple(int(digit) for digit in digits)
+
+
+def _rectangle(indices: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape of an array with exactly these indices, counted from 0 or 1; None if there is none."""
+    if len({len(index) for index in indices}) > 1:
+        return None
+    low = [min(axis) for axis in zip(*indices, strict=True)]
+    shape = tuple(max(axis) - first + 1 for axis, first in zip(_axes(indices), low, strict=True))
+    regular = all(first in (0, 1) for first in low) and len(indices) == prod(shape)
+    return shape if regular else None
+
+
+def _axes(indices: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    return zip(*indices, strict=True)

@@ -65,6 +65,8 @@ class Batch:
 class Blocks(ABC):
     """A partition of the rows into shards: their shares, and their rows batch by batch."""
 
+    portable: bool = False
+    """Whether a pickled copy reads the rows itself, so that another process needs to be sent no rows."""
     sizes: np.ndarray  # (shard,) own rows
 
     @property

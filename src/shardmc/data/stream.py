@@ -24,6 +24,7 @@ from shardmc.errors import DataError
 class StreamBlocks(Blocks):
     """Shards in the column files of a scratch folder. Only their paths travel to another process, not the rows."""
 
+    portable = True
     scratch: Scratch
     columns: Sequence[Column]  # in the order of the files; row weights last
     structure: Any  # of the rows, a tree of the columns without weights

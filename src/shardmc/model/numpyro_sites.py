@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,10 @@ class Sites:
 
 
 def log_densities(run: Run, params: Mapping[str, Any], rows: Any, names: Any) -> dict[str, jax.Array]:
-    """Log density of the named sites at given values of the latent ones, scaled and masked as the model says."""
+    """Log density of the named sites at given values of the latent ones, scaled and masked as the model says.
+
+    A row outside the support of its distribution has log density -inf. Latent values are inside by construction.
+    """
     from numpyro import handlers
 
     trace = handlers.trace(handlers.substitute(run, data=dict(params))).get_trace(rows)
@@ -177,9 +181,19 @@ def _is_factor(fn: Any) -> bool:
 
 def _log_density(site: dict[str, Any]) -> jax.Array:
     """Log density of a site, one number per element of its batch."""
-    density = site["fn"].log_prob(site["value"])
+    fn = site["fn"] if site["is_observed"] else _unchecked(site["fn"])
+    density = fn.log_prob(site["value"])
     scale = site.get("scale")
     return jnp.asarray(density) if scale is None else scale * density
+
+
+def _unchecked(fn: Any) -> Any:
+    """The same distribution without the test whether a value is in its support, which may cost a decomposition."""
+    fn = copy.copy(fn)
+    fn._validate_args = False
+    if hasattr(fn, "base_dist"):
+        fn.base_dist = _unchecked(fn.base_dist)
+    return fn
 
 
 def _refuse_unsupported(first: _Structure, second: _Structure, length: int, hint: str) -> None:

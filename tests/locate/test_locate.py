@@ -1,0 +1,160 @@
+"""Modes, curvatures and leverage against exact answers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shardmc.data import Partition, as_source
+from shardmc.engine import Local
+from shardmc.errors import ModelError
+from shardmc.locate import DECREMENT, gradients, influential, leverage, locate, locate_shards
+from shardmc.model import Model
+
+
+def regression(num_rows=4_000, dim=3, scale=1.0, seed=0):
+    """Gaussian regression with known noise and a N(0, 10^2) prior: mode and curvature are known in closed form."""
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(num_rows), rng.normal(5.0, 1.0, (num_rows, dim - 1))])
+    x[:, 1:] *= scale
+    y = x @ np.arange(1.0, dim + 1) / np.array([1.0, *[scale] * (dim - 1)]).mean() + rng.normal(size=num_rows)
+    model = Model(
+        lambda params, rows: -0.5 * (rows[1] - rows[0] @ params["beta"]) ** 2,
+        lambda params: -0.5 * jnp.sum(params["beta"] ** 2) / 100,
+        {"beta": dim},
+    )
+    return model, x.astype(np.float32), y.astype(np.float32)
+
+
+def exact(x, y, weights):
+    """Mode and curvature of the weighted regression, in float64."""
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    curvature = (x * weights[:, None]).T @ x + np.eye(x.shape[1]) / 100
+    return np.linalg.solve(curvature, (x * weights[:, None]).T @ y), curvature
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.parametrize("shards", [1, 7, 40])
+def test_mode_of_all_rows_whatever_the_columns_scale(shards, scale):
+    model, x, y = regression(scale=scale)
+    blocks = as_source((x, y)).split(Partition(shards), 0)
+    mode = locate(model, blocks, Local())
+    theta, curvature = exact(x, y, np.ones(len(y)))
+    gap = mode.theta - theta
+    assert np.sqrt(gap @ curvature @ gap) < 2 * DECREMENT
+    whiten = np.linalg.inv(np.linalg.cholesky(curvature))
+    np.testing.assert_allclose(whiten @ mode.curvature @ whiten.T, np.eye(3), atol=2e-3)
+    assert mode.decrement < DECREMENT
+    assert mode.passes > 0
+
+
+def test_row_weights_are_multiplicities():
+    model, x, y = regression()
+    weights = np.random.default_rng(1).integers(0, 4, len(y)).astype(np.float64)
+    blocks = as_source((x, y)).split(Partition(6, weights=weights), 0)
+    theta, curvature = exact(x, y, weights)
+    gap = locate(model, blocks, Local()).theta - theta
+    assert np.sqrt(gap @ curvature @ gap) < 2 * DECREMENT
+
+
+def test_shard_modes_of_rescaled_subposteriors_with_kept_rows():
+    model, x, y = regression(num_rows=1_003)
+    blocks = as_source((x, y)).split(Partition(9), 0)
+    engine = Local(batch=2)
+    mode = locate(model, blocks, engine)
+    kept = blocks.keep([np.array([i % 3, 5]) for i in range(9)])
+    located = locate_shards(model, kept, mode, engine)
+    assert located.found.all()
+    assert located.passes > 1
+    for names, batch in kept.batches(range(9), 1):
+        (sx, sy), weights = batch.take(0)
+        theta, curvature = exact(np.asarray(sx), np.asarray(sy), np.asarray(weights, np.float64))
+        gap = located.shard_modes[names[0]] - theta
+        assert np.sqrt(gap @ curvature @ gap) < 2 * DECREMENT
+        np.testing.assert_allclose(located.shard_curvatures[names[0]], curvature, rtol=2e-3)
+
+
+def test_leverage_is_the_hat_matrix_diagonal_for_a_gaussian_regression():
+    model, x, y = regression(num_rows=300)
+    blocks = as_source((x, y)).split(Partition(4, shuffle=False), 0)
+    mode = locate(model, blocks, Local())
+    values = np.concatenate([v[:n] for v, n in zip(leverage(model, blocks, mode, Local()), blocks.sizes, strict=True)])
+    theta, curvature = exact(x, y, np.ones(len(y)))
+    hat = np.einsum("ij,jk,ik->i", x, np.linalg.inv(curvature), x)
+    residual = y - x @ theta
+    np.testing.assert_allclose(values, np.maximum(hat, residual**2 * hat), rtol=2e-3)
+
+
+def test_influential_rows_are_those_above_the_bar_and_at_most_a_shard_of_them():
+    model, x, y = regression(num_rows=400)
+    blocks = as_source((x, y)).split(Partition(4), 0)
+    values = [np.zeros(100) for _ in range(4)]
+    values[2][[7, 9]] = 0.06
+    positions, qualified = influential(values, blocks, 0.2)
+    assert qualified == 2
+    assert [list(p) for p in positions] == [[], [], [7, 9], []]
+    positions, qualified = influential([np.linspace(0.1, 1, 100)] * 4, blocks, 0.2)
+    assert qualified == 400
+    assert 0 < sum(map(len, positions)) <= blocks.capacity
+
+
+def test_gradients_of_all_rows_match_float64():
+    model, x, y = regression()
+    blocks = as_source((x, y)).split(Partition(7), 0)
+    mode = locate(model, blocks, Local())
+    points = mode.theta + np.random.default_rng(0).normal(size=(5, 3)) @ mode.frame.basis.T
+    got = gradients(model, blocks, mode, points, Local())
+    theta, curvature = exact(x, y, np.ones(len(y)))
+    want = (theta - points) @ curvature
+    scale = np.sqrt(np.diag(curvature))
+    np.testing.assert_allclose(got / scale, want / scale, atol=0.02)
+
+
+def test_the_starting_point_may_be_a_kink():
+    """softplus written with abs and max has no second derivative at zero, where every row starts."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2_000, 3)).astype(np.float32)
+    y = (rng.random(2_000) < 1 / (1 + np.exp(-x @ np.ones(3)))).astype(np.float32)
+
+    def log_likelihood(params, rows):
+        eta = rows[0] @ params["beta"]
+        return rows[1] * eta - jnp.maximum(eta, 0) - jnp.log1p(jnp.exp(-jnp.abs(eta)))
+
+    model = Model(log_likelihood, None, {"beta": 3})
+    assert locate(model, as_source((x, y)).split(Partition(5), 0), Local()).decrement < DECREMENT
+
+
+def logistic(x, y, prior=None):
+    model = Model(
+        lambda params, rows: rows[1] * (rows[0] @ params["beta"]) - jax.nn.softplus(rows[0] @ params["beta"]),
+        prior,
+        {"beta": x.shape[1]},
+    )
+    return model, as_source((x.astype(np.float32), y.astype(np.float32))).split(Partition(4), 0)
+
+
+def test_collinear_columns_are_named():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1_000, 4))
+    x[:, 3] = x[:, 1]
+    y = rng.random(1_000) < 0.5
+    with pytest.raises(ModelError, match=r"no mode.*'beta\[[13]\]' and 'beta\[[13]\]'"):
+        locate(*logistic(x, y), Local())
+
+
+def test_a_parameter_that_neither_rows_nor_prior_hold_is_named():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1_000, 3))
+    x[:, 2] = 0
+    with pytest.raises(ModelError, match=r"does not fall along 'beta\[2\]'\."):
+        locate(*logistic(x, rng.random(1_000) < 0.5), Local())
+
+
+def test_complete_separation_is_named_unless_a_prior_holds_it():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(2_000), rng.normal(size=2_000), rng.random(2_000) < 0.05])
+    y = (rng.random(2_000) < 0.5) | (x[:, 2] == 1)
+    with pytest.raises(ModelError, match=r"no mode.*'beta\[2\]'"):
+        locate(*logistic(x, y), Local())
+    held, blocks = logistic(x, y, lambda params: -0.5 * jnp.sum(params["beta"] ** 2) / 100)
+    assert locate(held, blocks, Local()).decrement < DECREMENT

@@ -1,0 +1,195 @@
+"""fit from end to end: determinism, compilation, options, results that come back from disk."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+
+import shardmc
+from shardmc.errors import OptionError, RunError
+
+ROWS = 3_001
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(ROWS), rng.normal(size=(ROWS, 2))]).astype(np.float32)
+    y = (rng.random(ROWS) < 1 / (1 + np.exp(-x @ np.array([0.5, 1.0, -1.0])))).astype(np.float32)
+    return x, y
+
+
+def log_likelihood(params, rows):
+    x, y = rows
+    eta = x @ params["beta"]
+    return y * eta - jax.nn.softplus(eta)
+
+
+def log_prior(params):
+    return -0.5 * jnp.sum(params["beta"] ** 2) / 25
+
+
+@pytest.fixture(scope="module")
+def model():
+    return shardmc.Model(log_likelihood, log_prior, {"beta": 3})
+
+
+@pytest.fixture(scope="module")
+def posterior(model, rows):
+    return shardmc.fit(model, rows, shards=10, draws=500, seed=1)
+
+
+def test_what_comes_back(posterior):
+    assert posterior.draws["beta"].shape == (500, 3)
+    assert posterior.theta.shape == (500, 3)
+    assert posterior.chains == (10, 50)
+    assert list(posterior.summary().columns) == ["mean", "sd", "2.5%", "97.5%", "ess", "r_hat", "mean_error", "sd_ratio"]
+    assert list(posterior.summary().index) == ["beta[0]", "beta[1]", "beta[2]"]
+    assert posterior.plan["rows"] == ROWS
+    assert posterior.plan["kept_rows"] >= 0
+    assert set(posterior.seconds) >= {"read", "locate", "locate shards", "sample", "combine", "check"}
+    assert posterior.passes["sample"] >= 50
+    assert posterior.certificate is not None
+    assert "500 draws" in repr(posterior)
+
+
+def test_tree_is_in_arviz_layout(posterior):
+    assert isinstance(posterior.tree, xr.DataTree)
+    assert posterior.tree["posterior"]["beta"].dims == ("chain", "draw", "beta_dim_0")
+    assert posterior.tree["posterior"]["beta"].shape == (10, 50, 3)
+    assert posterior.tree["shards"]["draws"].shape == (10, 50, 3)
+
+
+def test_save_and_load_give_the_same_posterior(posterior, tmp_path):
+    again = shardmc.load(posterior.save(tmp_path / "posterior.nc"))
+    np.testing.assert_array_equal(again.draws["beta"], posterior.draws["beta"])
+    np.testing.assert_array_equal(again.shard, posterior.shard)
+    assert again.names == posterior.names
+    assert again.plan == dict(posterior.plan)
+    assert again.certificate.sentence == posterior.certificate.sentence
+    assert again.summary().equals(posterior.summary())
+
+
+def test_a_file_that_is_no_posterior_is_refused(tmp_path):
+    xr.Dataset({"x": ("a", [1.0])}).to_netcdf(tmp_path / "other.nc", engine="h5netcdf")
+    with pytest.raises(RunError, match="no posterior of shardmc"):
+        shardmc.load(tmp_path / "other.nc")
+
+
+def test_same_seed_same_draws_twice_and_for_any_batch_size(model, rows, posterior):
+    for engine in (None, shardmc.Local(batch=1), shardmc.Local(batch=7, workers=1)):
+        again = shardmc.fit(model, rows, shards=10, draws=500, seed=1, engine=engine)
+        np.testing.assert_array_equal(again.theta, posterior.theta)
+    other = shardmc.fit(model, rows, shards=10, draws=500, seed=2)
+    assert not np.array_equal(other.theta, posterior.theta)
+
+
+def test_plain_functions_and_numpyro_give_the_same_draws(rows, posterior):
+    import numpyro
+    import numpyro.distributions as dist
+
+    def model(x, y):
+        beta = numpyro.sample("beta", dist.Normal(0, 5).expand([3]).to_event(1))
+        with numpyro.plate("rows", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ beta), obs=y)
+
+    x, y = rows
+    again = shardmc.fit(shardmc.from_numpyro(model), {"x": x, "y": y}, shards=10, draws=500, seed=1)
+    sd = posterior.theta.std(axis=0)
+    # The same proposals at the same frames; an accept decision may flip where two densities differ by rounding.
+    same = np.isclose(again.theta / sd, posterior.theta / sd, atol=1e-2).all(axis=1)
+    assert same.mean() > 0.99
+
+
+@pytest.mark.parametrize("shards", [8, 64])
+def test_the_number_of_traces_does_not_grow_with_the_number_of_shards(rows, shards):
+    calls = 0
+
+    def counted(params, rows):
+        nonlocal calls
+        calls += 1
+        return log_likelihood(params, rows)
+
+    model = shardmc.Model(counted, log_prior, {"beta": 3})
+    shardmc.fit(model, rows, shards=shards, draws=64, seed=0, engine=shardmc.Local(batch=2))
+    first = calls
+    # Six programs, each traced for its shape, its batch and its derivatives.
+    assert first <= 60
+    shardmc.fit(model, rows, shards=shards, draws=64, seed=3, engine=shardmc.Local(batch=2))
+    assert calls - first <= 4  # validation on a few rows; nothing is compiled again
+
+
+def test_unequal_shares_give_draws_in_proportion(model, rows):
+    weights = np.random.default_rng(0).integers(1, 3, ROWS)
+    fitted = shardmc.fit(model, rows, shards=7, draws=701, weights=weights)
+    assert fitted.num_draws >= 701
+    counts = np.bincount(fitted.shard, minlength=7)
+    assert counts.max() - counts.min() <= 1
+
+
+def test_tables_and_parquet_give_what_arrays_give(rows, tmp_path):
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def columns_likelihood(params, rows):
+        eta = params["a"] + params["b"] * rows["x1"]
+        return rows["y"] * eta - jax.nn.softplus(eta)
+
+    x, y = rows
+    model = shardmc.Model(columns_likelihood, None, {"a": (), "b": ()})
+    table = pd.DataFrame({"x1": x[:, 1], "y": y, "note": "text that no model reads"})
+    pq.write_table(pa.Table.from_pandas(table), tmp_path / "rows.parquet")
+    first = shardmc.fit(model, {"x1": x[:, 1], "y": y}, shards=5, draws=200)
+    for data in (table, pa.Table.from_pandas(table), str(tmp_path / "rows.parquet")):
+        again = shardmc.fit(model, data, shards=5, draws=200)
+        np.testing.assert_allclose(again.theta, first.theta, atol=1e-4)
+
+
+def test_a_run_folder_resumes_and_keeps_the_result(model, rows, posterior, tmp_path):
+    first = shardmc.fit(model, rows, shards=10, draws=500, seed=1, run_dir=tmp_path / "run")
+    np.testing.assert_array_equal(first.theta, posterior.theta)
+    (tmp_path / "run" / "shards" / "00004.npz").unlink()
+    again = shardmc.fit(model, rows, shards=10, draws=500, seed=1, run_dir=tmp_path / "run")
+    np.testing.assert_array_equal(again.theta, posterior.theta)
+    assert any("9 of 10 shards were already done" in note for note in again.notes)
+    np.testing.assert_array_equal(shardmc.load(tmp_path / "run").theta, posterior.theta)
+    with pytest.raises(RunError, match="seed"):
+        shardmc.fit(model, rows, shards=10, draws=500, seed=2, run_dir=tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", ["algorithm-1", "consensus", "swiss", "laplace"])
+def test_other_combiners_through_fit(model, rows, posterior, method):
+    fitted = shardmc.fit(model, rows, shards=4, draws=200, combiner=method, check=False)
+    assert fitted.num_draws >= 200
+    gap = (fitted.theta.mean(axis=0) - posterior.theta.mean(axis=0)) / posterior.theta.std(axis=0)
+    assert np.abs(gap).max() < 2
+
+
+def test_algorithm_1_on_the_natural_scale(rows):
+    y = rows[1]
+    model = shardmc.Model(
+        lambda params, y: y * jnp.log(params["p"]) + (1 - y) * jnp.log1p(-params["p"]), None, {"p": "unit_interval"}
+    )
+    fitted = shardmc.fit(model, y, shards=5, draws=500, combiner=shardmc.Recenter.algorithm_1(space="natural"))
+    assert abs(fitted.draws["p"].mean() - y.mean()) < 4 * np.sqrt(y.mean() * (1 - y.mean()) / ROWS / 100)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"shards": 0}, "between 1 and the number of rows, 3001; 0 was given"),
+        ({"shards": ROWS + 1}, "between 1 and the number of rows"),
+        ({"shards": 2.5}, "whole number or"),
+        ({"shards": "many"}, "whole number or"),
+        ({"draws": 0}, "draws must be a positive whole number"),
+        ({"seed": -1}, "seed must be"),
+        ({"keep": -0.1}, "keep must be"),
+        ({"sampler": "nutz"}, "Did you mean 'nuts'"),
+        ({"combiner": "consensis"}, "Did you mean 'consensus'"),
+    ],
+)
+def test_bad_options_are_one_sentence(model, rows, options, sentence):
+    with pytest.raises(OptionError, match=sentence):
+        shardmc.fit(model, rows, **options)

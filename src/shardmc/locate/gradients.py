@@ -12,6 +12,7 @@ from jax import lax
 
 from shardmc.data.batch import Blocks, Rows
 from shardmc.model import Model
+from shardmc.order import in_order
 from shardmc.target import DeviceFrame
 from shardmc.types import Engine, Mode
 
@@ -52,6 +53,7 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     u = jnp.asarray((points - frame.center) @ inverse.T, jnp.result_type(float))
     device = DeviceFrame.of(frame)
     total = np.asarray(_prior_gradients(model, device, u), np.float64)
-    for shard, part in engine.map(LikelihoodGradients(model), blocks, None, (device, u)):
+    results = engine.map(LikelihoodGradients(model), blocks, None, (device, u))
+    for shard, part in in_order(results, range(blocks.num_shards)):
         total += blocks.shares[shard] * np.asarray(part, np.float64)
     return total @ inverse

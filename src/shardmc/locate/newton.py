@@ -12,6 +12,7 @@ import numpy as np
 from shardmc.data.batch import Blocks, Rows
 from shardmc.errors import ModelError
 from shardmc.model import Model
+from shardmc.order import in_order
 from shardmc.target import DeviceFrame, log_likelihood_sum
 from shardmc.types import Engine, Frame, Mode
 
@@ -96,7 +97,8 @@ class _Evaluator:
             np.asarray(t, dtype=np.float64) for t in _prior_terms(self.model, device, center)
         )
         program = LikelihoodTerms(self.model)
-        for shard, terms in self.engine.map(program, self.blocks, None, (device, center), shards):
+        results = self.engine.map(program, self.blocks, None, (device, center), shards)
+        for shard, terms in in_order(results, range(self.blocks.num_shards) if shards is None else shards):
             weight = self.blocks.shares[shard] / total_share
             gain = gain + weight * np.float64(terms[0])
             gradient = gradient + weight * np.asarray(terms[1], np.float64)

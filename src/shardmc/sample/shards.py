@@ -13,6 +13,7 @@ import numpy as np
 
 from shardmc.data.batch import Blocks, Rows
 from shardmc.model import Model
+from shardmc.order import in_order
 from shardmc.sample.hmc import HMC
 from shardmc.sample.independence import Independence
 from shardmc.sample.sampler import Sampler
@@ -221,12 +222,9 @@ class _Job:
             return ()
         pilots = range(min(_PILOTS, self.blocks.num_shards))
         key = jax.random.fold_in(self.key, _PURPOSES["tune"])
-        found = [
-            value
-            for _, value in self.engine.map(
-                _TuneShard(self.model, sampler), self.blocks, self.per_shard, key, list(pilots)
-            )
-        ]
+        program = _TuneShard(self.model, sampler)
+        results = self.engine.map(program, self.blocks, self.per_shard, key, pilots)
+        found = [value for _, value in in_order(results, pilots)]
         return jax.tree.map(lambda *v: np.mean(v, axis=0), *found)
 
     def _bring_home(self, shard: int, result: Any, name: str) -> ShardChains:

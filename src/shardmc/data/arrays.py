@@ -14,9 +14,9 @@ import pyarrow as pa
 from shardmc.data.arrow import as_arrow
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.columns import Column, device_type, leaf_name
+from shardmc.data.columns import Column, device_type, is_numeric, leaf_name
 from shardmc.data.dealing import Dealing, MemorySink
-from shardmc.data.faults import Tally, raise_faults
+from shardmc.data.faults import Tally, cast_sample, raise_faults
 from shardmc.data.fingerprint import hash_arrays
 from shardmc.data.frame import FrameReader
 from shardmc.data.reader import spread_positions
@@ -38,7 +38,14 @@ class ArraySource(Source):
         self._leaves = {leaf_name(path): _array(leaf_name(path), leaf) for path, leaf in paths}
         self.num_rows = _common_length(self._leaves)
         self.column_names = tuple(data) if self.is_table else tuple(self._leaves)
-        self._used = data if columns is None else self._chosen(columns)
+        self._used = self._numeric() if columns is None else self._chosen(columns)
+
+    def _numeric(self) -> Rows:
+        """All data; of a table the columns that are numbers, as the model can use no others."""
+        if not self.is_table:
+            return self._data
+        text = {name for name, leaf in self._leaves.items() if not is_numeric(leaf.dtype)}
+        return {name: value for name, value in self._data.items() if name not in text} or self._data
 
     def _chosen(self, columns: Sequence[str]) -> Rows:
         for name in columns:
@@ -53,10 +60,7 @@ class ArraySource(Source):
         return self._as_table().transform(function, columns, label)
 
     def drop_missing(self, columns: Sequence[str] | None = None) -> Source:
-        table = self._as_table()
-        return (table.select(list(self._used)) if self._used is not self._data else table).drop_missing(
-            columns
-        )
+        return self._as_table().select(list(self._used)).drop_missing(columns)
 
     def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[pa.Table]:
         return self._as_table().tables(columns, count)
@@ -86,7 +90,7 @@ class ArraySource(Source):
     def sample(self, count: int, seed: int) -> Rows:
         positions = spread_positions(self.num_rows, count, seed)
         columns = self._columns()
-        return self._assemble([Tally(c).cast(np.asarray(self._leaves[c.name][positions])) for c in columns])
+        return self._assemble(cast_sample(columns, [np.asarray(self._leaves[c.name][positions]) for c in columns]))
 
     def split(self, partition: Partition, seed: int) -> Blocks:
         columns = self._columns()

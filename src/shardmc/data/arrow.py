@@ -16,16 +16,16 @@ def as_column(name: str, kind: pa.DataType) -> Column:
     if pa.types.is_fixed_size_list(plain):
         inner = as_column(name, plain.value_type)
         return Column(name, inner.dtype, (plain.list_size, *inner.shape), from_table=True)
-    if not is_numeric(plain):
+    if not is_number_type(plain):
         raise DataError(f"Column {name!r} holds {_what(kind)}; {_advice(kind)}")
     return Column(name, device_type(name, _numpy_type(plain)), from_table=True)
 
 
-def is_numeric(kind: pa.DataType) -> bool:
+def is_number_type(kind: pa.DataType) -> bool:
     """Whether entries of this type are numbers, or lists of equally many."""
     plain = _plain(kind)
     if pa.types.is_fixed_size_list(plain):
-        return is_numeric(plain.value_type)
+        return is_number_type(plain.value_type)
     numeric = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     return any(check(plain) for check in numeric)
 

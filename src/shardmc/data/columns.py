@@ -17,17 +17,21 @@ def float_type() -> np.dtype:
     return np.dtype(jnp.result_type(float))
 
 
+def is_numeric(dtype: np.dtype) -> bool:
+    """Whether entries of a type are truth values, whole or floating-point numbers."""
+    # bfloat16 and its like are floating-point numbers that NumPy's own kinds do not know.
+    return dtype.kind in "biuf" or jnp.issubdtype(dtype, jnp.floating)
+
+
 def device_type(name: str, dtype: np.dtype) -> np.dtype:
     """The type a column has on the device: 64 bits become 32 unless JAX is in x64, everything smaller stays."""
+    if not is_numeric(dtype):
+        raise not_numbers(name, dtype)
+    if dtype.kind in "iu":
+        return dtype if dtype.itemsize < 8 else np.dtype(jnp.result_type(int))
     if dtype.kind == "b":
         return dtype
-    if dtype.kind in "iu":
-        if dtype.itemsize < 8:
-            return dtype
-        return np.dtype(jnp.result_type(int))
-    if jnp.issubdtype(dtype, jnp.floating):  # also bfloat16, which NumPy's own kinds do not know
-        return np.dtype(np.float32) if dtype.itemsize <= 4 else float_type()
-    raise not_numbers(name, dtype)
+    return np.dtype(np.float32) if dtype.itemsize <= 4 else float_type()
 
 
 def not_numbers(name: str, dtype: np.dtype) -> DataError:

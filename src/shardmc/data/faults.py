@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.columns import Column, not_numbers
+from shardmc.data.columns import Column, is_numeric, not_numbers
 from shardmc.errors import DataError
 
 _NAMED = 5  # columns that a sentence lists
@@ -28,7 +28,7 @@ class Tally:
     def cast(self, entries: np.ndarray) -> np.ndarray:
         """These entries (row, ...) in the device's type; what is wrong with them is counted, not raised."""
         target = self.column.dtype
-        if not (entries.dtype.kind in "fiub" or jnp.issubdtype(entries.dtype, jnp.floating)):
+        if not is_numeric(entries.dtype):
             raise not_numbers(self.column.name, entries.dtype)
         if entries.dtype.kind == "f" and target.kind != "f":  # so a reader tells missing whole numbers
             self.missing += np.isnan(entries).sum(axis=0)
@@ -76,6 +76,18 @@ class Tally:
 def _count_on_device(array: jax.Array) -> tuple[jax.Array, jax.Array]:
     # Counts of a 32-bit type suffice: an array on a device has fewer than 2^31 rows.
     return jnp.isnan(array).sum(axis=0), jnp.isinf(array).sum(axis=0)
+
+
+def cast_sample(columns: Sequence[Column], entries: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Some rows in the device's types, without those that cannot be used where others can.
+
+    A model is tried on them before all rows are read; those that cannot be used are told when that is done.
+    """
+    cast = [Tally(column).cast(entry) for column, entry in zip(columns, entries, strict=True)]
+    usable = np.ones(len(cast[0]), dtype=bool)
+    for array in (*entries, *cast):
+        usable &= np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    return [array[usable] for array in cast] if usable.any() else cast
 
 
 def raise_faults(tallies: Sequence[Tally]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, final
 import narwhals as nw
 import pyarrow as pa
 
-from shardmc.data.arrow import as_numpy, is_numeric
+from shardmc.data.arrow import as_numpy, is_number_type
 from shardmc.data.fingerprint import hash_arrays
 from shardmc.data.reader import TableReader, spread_positions
 from shardmc.errors import DataError
@@ -24,16 +24,12 @@ class FrameReader(TableReader):
     in_memory = True
 
     def __init__(self, frame: nw.DataFrame[Any]) -> None:
-        self._frame = frame
         self.num_rows = len(frame)
         if self.num_rows == 0:
             raise DataError("The table is empty: it has no rows.")
-        repeated = {str(name) for name in frame.columns if list(frame.columns).count(name) > 1}
-        if repeated:
-            raise DataError(
-                f"The table has more than one column {min(repeated)!r}; column names must differ."
-            )
-        self.types = {str(name): self._type(name) for name in frame.columns}
+        # pandas names columns by anything; all others, and formulas, by text.
+        self._frame = frame.rename({name: str(name) for name in frame.columns if not isinstance(name, str)})
+        self.types = {name: self._type(name) for name in self._frame.columns}
 
     def _type(self, name: str) -> pa.DataType:
         # pandas keeps text, and anything else, as objects, which an empty table tells nothing about.
@@ -44,10 +40,13 @@ class FrameReader(TableReader):
             return pa.binary()
 
     def _arrow(self, names: Sequence[str], rows: Any) -> pa.Table:
+        part = self._frame.select(*names)[rows]
         try:
-            return self._frame.select(*names)[rows].to_arrow()
+            return part.to_arrow()
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise DataError(f"The table's columns cannot be read as numbers: {error.args[0]}") from error
+            for name in names:
+                _check_column(name, part.select(name))
+            raise DataError(f"The table's columns cannot be read: {error.args[0]}.") from error
 
     def pieces(self, names: Sequence[str], count: int) -> Iterator[pa.Table]:
         for start in range(0, self.num_rows, count):
@@ -61,7 +60,16 @@ class FrameReader(TableReader):
         columns = (
             as_numpy(piece.column(0))
             for name in self.types
-            if is_numeric(self.types[name])
+            if is_number_type(self.types[name])
             for piece in self.pieces([name], 1 << 20)
         )
         return hash_arrays(f"{self.num_rows} {self.types}", columns)
+
+
+def _check_column(name: str, part: nw.DataFrame[Any]) -> None:
+    try:
+        part.to_arrow()
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(
+            f"Column {name!r} mixes types ({error.args[0]}); give it one numeric type, or leave it out of the columns used."
+        ) from error

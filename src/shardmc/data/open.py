@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import narwhals as nw
+import narwhals.exceptions
 
 from shardmc.data.arrays import ArraySource
 from shardmc.data.csv import SUFFIXES, CsvReader
@@ -59,7 +60,10 @@ def as_source(
         location = os.fspath(data)
         reader = CsvReader(location) if location.endswith(SUFFIXES) else ParquetReader(location)
         return TableSource(reader, columns, limits)
-    frame = nw.from_native(data, pass_through=True)
+    try:
+        frame = nw.from_native(data, pass_through=True)
+    except nw.exceptions.DuplicateError as error:
+        raise DataError(f"Column names must differ. {' '.join(str(error).split())}.") from error
     if isinstance(frame, nw.LazyFrame):
         raise DataError(
             "A lazy table has no rows yet; call its collect(), or give the path of its Parquet files."

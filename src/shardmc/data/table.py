@@ -12,13 +12,13 @@ import jax
 import numpy as np
 import pyarrow as pa
 
-from shardmc.data.arrow import as_column, as_numpy, is_numeric
+from shardmc.data.arrow import as_column, as_numpy, is_number_type
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.columns import Column, device_type, leaf_name
 from shardmc.data.complete import CompleteReader
 from shardmc.data.dealing import Dealing, MemorySink
-from shardmc.data.faults import Tally
+from shardmc.data.faults import cast_sample
 from shardmc.data.reader import TableReader
 from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Partition, Source, Transform
@@ -57,7 +57,7 @@ class TableSource(Source):
         self._transform, self._label = transform, label
         self.is_table = transform is None
         self._implied = columns is None
-        numeric = (name for name, kind in reader.types.items() if is_numeric(kind))
+        numeric = (name for name, kind in reader.types.items() if is_number_type(kind))
         self._names = tuple(numeric if columns is None else dict.fromkeys(columns))
         for name in self._names:
             if name not in reader.types:
@@ -87,9 +87,7 @@ class TableSource(Source):
         columns, structure = self._layout()
         found = self._reader.sample(self._names, count, seed)
         entries = self._entries(found, [column.name for column in columns])
-        return jax.tree.unflatten(
-            structure, [Tally(c).cast(e) for c, e in zip(columns, entries, strict=True)]
-        )
+        return jax.tree.unflatten(structure, cast_sample(columns, entries))
 
     def split(self, partition: Partition, seed: int) -> Blocks:
         columns, structure = self._layout()

@@ -1,0 +1,59 @@
+"""Kept rows: where they are found, what they weigh, and that their table has few lengths."""
+
+import numpy as np
+import pytest
+from shardmc.data import Partition
+from shardmc.data.kept import padded_length
+from shardmc.errors import OptionError
+
+from .conftest import make_source, shards_of
+
+
+@pytest.fixture(params=["dict", "streamed"])
+def blocks(request, tmp_path):
+    return make_source(request.param, tmp_path).split(Partition(3, weights="weight", sizes=[3, 600, 400]), seed=0)
+
+
+def test_kept_rows_are_in_every_shard_with_the_users_weight(blocks):
+    before = shards_of(blocks)
+    after = shards_of(blocks.keep([[1], [5, 599], []]))
+    wanted = [before[0][0]["row"][1], before[1][0]["row"][5], before[1][0]["row"][599]]
+    weights = [before[0][0]["weight"][1], before[1][0]["weight"][5], before[1][0]["weight"][599]]
+    for rows, shard_weights in after.values():
+        assert rows["row"][600:603].tolist() == wanted
+        assert shard_weights[600:603].tolist() == weights
+        assert (shard_weights[603:] == 0).all()
+    assert after[0][1][1] == 0
+    assert after[1][1][5] == 0
+    assert after[1][1][599] == 0
+
+
+def test_keeping_nothing_adds_nothing(blocks):
+    nothing = blocks.keep([[], [], []])
+    assert nothing.num_kept == 0
+    (_, batch), *_ = nothing.batches([0], 1)
+    assert batch.kept_rows is None
+    assert batch.kept_positions is None
+
+
+def test_keeping_again_starts_anew(blocks):
+    once, twice = blocks.keep([[], [7], []]), blocks.keep([[0], [1], [2]]).keep([[], [7], [7]])
+    assert (once.num_kept, twice.num_kept) == (1, 2)
+    assert (shards_of(twice)[0][1][:3] > 0).sum() == (shards_of(blocks)[0][1][:3] > 0).sum()
+
+
+def test_a_row_named_twice_is_kept_once(blocks):
+    assert blocks.keep([[], [7, 7], []]).num_kept == 1
+
+
+@pytest.mark.parametrize("positions", [[[3], [], []], [[-1], [], []], [[], []]])
+def test_positions_outside_are_refused(blocks, positions):
+    with pytest.raises(OptionError, match="cannot be kept: the shard has 3 rows|Positions of 2 shards"):
+        blocks.keep(positions)
+
+
+def test_lengths_are_few_and_padding_is_small():
+    lengths = {padded_length(count) for count in range(1, 100_001)}
+    assert len(lengths) < 120
+    for count in range(1, 5000):
+        assert count <= padded_length(count) <= max(8, 1.125 * count + 8)

@@ -1,0 +1,22 @@
+"""What a person looks at: one page per run, and figures for notebooks."""
+
+from shardmc.report.page import repr_html, write_report
+from shardmc.report.plots import (
+    plot_certificate,
+    plot_chains,
+    plot_forest,
+    plot_marginals,
+    plot_pair,
+    plot_shards,
+)
+
+__all__ = [
+    "plot_certificate",
+    "plot_chains",
+    "plot_forest",
+    "plot_marginals",
+    "plot_pair",
+    "plot_shards",
+    "repr_html",
+    "write_report",
+]

@@ -1,0 +1,118 @@
+"""What to show first: the parameters that may be most wrong, the pair of them, and the shards that stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardmc.errors import OptionError, unknown
+from shardmc.posterior import Posterior
+
+
+def severity(posterior: Posterior) -> np.ndarray | None:
+    """How far each coordinate may be off in units of what is allowed, (dim,); None without a certificate.
+
+    max(|mean error| + 2 se, over its bound;  |sd ratio - 1| + 2 se, over its bound)
+    """
+    certificate = posterior.certificate
+    if certificate is None:
+        return None
+    mean = (np.abs(certificate.mean_error) + 2 * certificate.mean_error_se) / certificate.bounds.mean
+    sd = (np.abs(certificate.sd_ratio - 1) + 2 * certificate.sd_ratio_se) / certificate.bounds.sd
+    return np.fmax(mean, sd)
+
+
+def worst_first(posterior: Posterior) -> list[int]:
+    """All coordinates, those that may be most wrong first; in their own order without a certificate."""
+    grave = severity(posterior)
+    if grave is None:
+        return list(range(len(posterior.names)))
+    return [int(k) for k in np.argsort(-np.nan_to_num(grave, nan=-1.0), kind="stable")]
+
+
+def worst_pair(posterior: Posterior) -> tuple[int, int] | None:
+    """The two heaviest coordinates of the linear combination that is most wrong; None for a single coordinate.
+
+    Without a certificate: the two that are most correlated.
+    """
+    if len(posterior.names) < 2:
+        return None
+    certificate = posterior.certificate
+    if certificate is not None:
+        combinations = [
+            (abs(certificate.shifted.value), certificate.shifted),
+            (abs(certificate.widest.value - 1), certificate.widest),
+            (abs(certificate.narrowest.value - 1), certificate.narrowest),
+        ]
+        worst = max(combinations, key=lambda c: c[0] if np.isfinite(c[0]) else -1.0)[1]
+        named = [posterior.names.index(name) for name, _ in worst.loadings if name in posterior.names]
+        if len(named) >= 2:
+            return named[0], named[1]
+    correlation = np.abs(_correlation(posterior.theta))
+    first, second = np.unravel_index(int(np.argmax(correlation)), correlation.shape)
+    return int(first), int(second)
+
+
+def _correlation(theta: np.ndarray) -> np.ndarray:
+    """Correlations (dim, dim) with -1 on and below the diagonal, so that the largest is of a pair."""
+    finite = theta[np.isfinite(theta).all(axis=1)]
+    dim = theta.shape[1]
+    found = np.zeros((dim, dim))
+    if len(finite) > 1:
+        scale = finite.std(axis=0)
+        z = (finite - finite.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
+        found = z.T @ z / len(finite)
+    found[np.tril_indices(dim)] = -np.inf
+    return np.where(np.isneginf(found), -1.0, np.abs(found))
+
+
+def shards_to_draw(posterior: Posterior, most: int) -> np.ndarray:
+    """Shards whose curves are drawn: those that disagree most, a third of `most`, and others evenly spaced.
+
+    Only shards with draws are among them.
+    """
+    shards = posterior.shards
+    there = (
+        np.flatnonzero(np.isfinite(shards.draws[:, 0]).all(axis=1)) if shards.draws.size else np.empty(0, int)
+    )
+    if len(there) <= most:
+        return there
+    picked: set[int] = set()
+    if shards.disagreement is not None:
+        order = np.argsort(-np.nan_to_num(shards.disagreement[there], nan=-1.0), kind="stable")
+        picked.update(int(i) for i in there[order[: most // 3]])
+    rest = np.array([i for i in there if int(i) not in picked])
+    even = np.linspace(0, len(rest) - 1, most - len(picked)).round().astype(int)
+    return np.sort(np.concatenate([np.array(sorted(picked), int), rest[even]]))
+
+
+def coordinates(posterior: Posterior, chosen: Sequence[str | int] | None, most: int) -> list[int]:
+    """Positions of coordinates given by name or position; the worst `most` where none are given."""
+    if chosen is None:
+        return worst_first(posterior)[:most]
+    found = []
+    for one in chosen:
+        if isinstance(one, str):
+            if one not in posterior.names:
+                raise unknown("parameter", one, posterior.names)
+            found.append(posterior.names.index(one))
+        elif 0 <= int(one) < len(posterior.names):
+            found.append(int(one))
+        else:
+            raise OptionError(
+                f"There is no coordinate {one}: the posterior has {len(posterior.names)}, counted from 0."
+            )
+    return found
+
+
+def label(posterior: Posterior, coordinate: int) -> str:
+    """The coordinate's name, and whether its values are not those of the parameter of that name."""
+    name = posterior.names[coordinate]
+    natural = posterior.flat().get(name)
+    theta = posterior.theta[:, coordinate]
+    if natural is None or natural.shape != theta.shape:
+        return f"{name} (unconstrained)"
+    some = np.isfinite(natural) & np.isfinite(theta)
+    same = np.allclose(natural[some], theta[some], rtol=1e-5, atol=1e-8)
+    return name if same else f"{name} (unconstrained)"

@@ -1,0 +1,149 @@
+"""The figures of a page: which there are, in what order, and what is said below each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from shardmc.posterior import Posterior
+from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
+from shardmc.report.forest import plot_certificate, plot_forest
+from shardmc.report.marginals import plot_marginals
+from shardmc.report.pair import plot_pair
+from shardmc.report.shards import LEVEL, outlying, plot_chains, plot_shards
+from shardmc.report.style import to_svg
+
+FIRST = 12
+"""Parameters whose marginals are shown at once."""
+_SHARDS = 24
+_CURVES = 1_500  # of shards, over all the other parameters: what keeps the page small
+_FOREST = 40  # rows of one forest plot
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the page with its caption."""
+
+    name: str
+    title: str
+    svg: Markup
+    caption: str = ""
+
+
+def picture(name: str, title: str, figure: Figure, caption: str = "") -> Picture:
+    """A figure ready for the page; `name` is unique in it."""
+    return Picture(name, title, Markup(to_svg(figure, title, name)), caption)
+
+
+def certificate_picture(posterior: Posterior) -> Picture | None:
+    """Errors of the coordinates that may be most wrong."""
+    if posterior.certificate is None:
+        return None
+    shown = min(len(posterior.names), 30)
+    some = (
+        f" The {shown} of {len(posterior.names)} that may be most wrong."
+        if shown < len(posterior.names)
+        else ""
+    )
+    caption = (
+        "Estimates with two standard errors, on the unconstrained scale; the shaded band is what counts as within "
+        "bounds, a diamond is an estimate outside it." + some
+    )
+    return picture("certificate", "How wrong each parameter may be", plot_certificate(posterior), caption)
+
+
+def forest_pictures(posterior: Posterior, order: Sequence[str]) -> list[Picture]:
+    """Forest plots of all parameters in that order, so many rows each."""
+    chunks = [order[start : start + _FOREST] for start in range(0, len(order), _FOREST)]
+    caption = "Mean (dot), half of the draws (thick) and 95 % of them (thin), on the natural scale."
+    return [
+        picture(f"forest-{k}", _span("Estimates", k, len(chunks)), plot_forest(posterior, chunk), caption)
+        for k, chunk in enumerate(chunks)
+    ]
+
+
+def _span(title: str, part: int, parts: int) -> str:
+    return title if parts == 1 else f"{title}, part {part + 1} of {parts}"
+
+
+def marginal_pictures(posterior: Posterior) -> tuple[list[Picture], list[Picture]]:
+    """Marginals of the coordinates that may be most wrong, and simpler ones of all the others."""
+    order = worst_first(posterior)
+    first = [_marginal(posterior, k, _SHARDS, before=True) for k in order[:FIRST]]
+    rest = order[FIRST:]
+    shards = int(np.clip(_CURVES // max(len(rest), 1), 4, _SHARDS))
+    return first, [_marginal(posterior, k, shards, before=False) for k in rest]
+
+
+def _marginal(posterior: Posterior, coordinate: int, shards: int, *, before: bool) -> Picture:
+    figure = plot_marginals(posterior, [coordinate], shards=shards, legend=False, before=before)
+    return picture(f"marginal-{coordinate}", f"Marginal density of {posterior.names[coordinate]}", figure)
+
+
+def marginal_key(posterior: Posterior) -> list[tuple[str, str]]:
+    """What the lines of the marginals are: (colour, words)."""
+    drawn, total = len(shards_to_draw(posterior, _SHARDS)), posterior.shards.num_shards
+    shards = (
+        f"{drawn} of {total:,} shards"
+        if drawn < total
+        else f"{total} shards"
+        if total > 1
+        else "the one shard"
+    )
+    lines = [("combined", "combined posterior"), ("before", f"{shards}, as sampled")]
+    if posterior.shard is not None:
+        lines.append(("after", "the same shards, moved by the combiner"))
+    return lines
+
+
+def pair_picture(posterior: Posterior) -> Picture | None:
+    """The pair of coordinates that may be most wrong."""
+    pair = worst_pair(posterior)
+    if pair is None or np.isfinite(posterior.theta[:, list(pair)]).all(axis=1).sum() < 2:
+        return None
+    names = " and ".join(posterior.names[k] for k in pair)
+    why = (
+        "the two heaviest parameters of the combination that is most wrong"
+        if posterior.certificate is not None
+        else "the most correlated pair"
+    )
+    mode = " The cross is the mode of all rows." if posterior.mode is not None else ""
+    caption = f"{names}: {why}. Draws, and regions that hold 50 % and 95 % of them.{mode}"
+    return picture("pair", f"Joint density of {names}", plot_pair(posterior, pair), caption)
+
+
+def agreement_picture(posterior: Posterior) -> Picture | None:
+    """Disagreement of the shards."""
+    q = posterior.shards.disagreement
+    if q is None or not np.isfinite(q).any():
+        return None
+    beyond, missing = outlying(posterior), int((~np.isfinite(q)).sum())
+    said = (
+        f"{len(beyond)} of {len(q):,} shards lie above what chance makes (shard {', '.join(map(str, beyond[:6]))}"
+        f"{', …' if len(beyond) > 6 else ''})."
+        if len(beyond)
+        else "No shard lies above what chance makes."
+    )
+    without = f" {missing} without a mode are left out." if missing else ""
+    caption = (
+        f"How far each shard's mode is from that of all rows, against what chance makes if all rows come from one model. "
+        f"{said}{without} The band holds each point of a good run with probability 0.95; the dashed line holds "
+        f"all of them with probability {1 - LEVEL:g}."
+    )
+    return picture("agreement", "Do the shards agree?", plot_shards(posterior), caption)
+
+
+def chain_picture(posterior: Posterior) -> Picture:
+    """How the chains went."""
+    caption = "Of each shard's own chains, before combining; the worst coordinate of each. Grey: the median."
+    return picture("chains", "How the chains went", plot_chains(posterior), caption)
+
+
+def all_or_nothing(build: Callable[[Posterior], Picture | None], posterior: Posterior) -> list[Picture]:
+    """A list with the picture, or an empty one."""
+    found = build(posterior)
+    return [] if found is None else [found]

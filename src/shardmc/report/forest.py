@@ -1,0 +1,167 @@
+"""Intervals of all parameters side by side, and how wrong each may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from shardmc.errors import OptionError, unknown
+from shardmc.posterior import Posterior
+from shardmc.report.choice import coordinates
+from shardmc.report.style import COLORS, SharedFigure, draw_curves, styled, tidy_axis
+
+_ROW = 0.17  # inches
+_WIDTH = 4.0
+_LONGEST = 22  # characters of a name
+_DECADE = 20.0  # parameters whose reach differs by less share an axis
+_MOST_PANELS = 5
+
+
+@styled
+def plot_forest(
+    posterior: Posterior, parameters: Sequence[str] | None = None, *, interval: float = 0.95
+) -> Figure:
+    """Mean, inner half and central interval of every parameter on the natural scale.
+
+    Parameters of a like size share an axis, so that small ones are not squeezed to a dot by large ones.
+
+    Parameters
+    ----------
+    posterior
+        What `fit` returned.
+    parameters
+        Names such as `beta[3]`; all by default.
+    interval
+        Probability of the thin line; the thick one holds one half.
+    """
+    if not 0 < interval < 1:
+        raise OptionError(f"interval must lie between 0 and 1, not {interval!r}.")
+    flat = posterior.flat()
+    names = list(flat) if parameters is None else list(parameters)
+    for name in names:
+        if name not in flat:
+            raise unknown("parameter", name, flat)
+    tail = (1 - interval) / 2
+    table = np.full((len(names), 5), np.nan)
+    for row, name in enumerate(names):
+        finite = flat[name][np.isfinite(flat[name])]
+        if len(finite):
+            table[row, :4] = np.quantile(finite, [tail, 0.25, 0.75, 1 - tail])
+            table[row, 4] = finite.mean()
+    panels = _by_reach(table)
+    heights = [len(panel) * _ROW + 0.42 for panel in panels]
+    figure = SharedFigure((_WIDTH, sum(heights) + 0.05))
+    left = _left_margin(names)
+    bottom = 1.0
+    for panel, height in zip(panels, heights, strict=True):
+        share = height / figure.get_figheight()
+        bottom -= share
+        axes = figure.add_axes(
+            (left, bottom + 0.30 / height * share, 0.97 - left, (1 - 0.34 / height) * share)
+        )
+        _draw_forest(axes, [names[k] for k in panel], table[panel])
+    return figure
+
+
+def _by_reach(table: np.ndarray) -> list[list[int]]:
+    """Rows in groups whose largest absolute values are of a like size, in their own order within a group."""
+    reach = np.nan_to_num(np.abs(table[:, [0, 3]]).max(axis=1))
+    groups: list[list[int]] = []
+    for k in np.argsort(-reach, kind="stable"):
+        fits = groups and (reach[k] * _DECADE >= reach[groups[-1][0]] or len(groups) == _MOST_PANELS)
+        if fits:
+            groups[-1].append(int(k))
+        else:
+            groups.append([int(k)])
+    return sorted((sorted(group) for group in groups), key=lambda group: group[0])
+
+
+def _draw_forest(axes: Axes, names: Sequence[str], table: np.ndarray) -> None:
+    rows = np.arange(len(names), dtype=float)
+    lines = [(table[k, [0, 3]], np.array([k, k], float)) for k in range(len(names))]
+    inner = [(table[k, [1, 2]], np.array([k, k], float)) for k in range(len(names))]
+    draw_curves(axes, lines, color=COLORS["combined"], linewidth=0.9)
+    draw_curves(axes, inner, color=COLORS["combined"], linewidth=3.0)
+    axes.plot(table[:, 4], rows, "o", markersize=2.6, color=COLORS["ink"], markeredgewidth=0)
+    low, high = axes.get_xlim()
+    if low < 0 < high:
+        axes.axvline(0, color=COLORS["rule"], linewidth=0.8, zorder=0)
+    _name_rows(axes, names)
+    tidy_axis(axes, ticks=5)
+
+
+@styled
+def plot_certificate(posterior: Posterior, parameters: Sequence[str | int] | None = None) -> Figure:
+    """Error of the mean and ratio of the standard deviations per coordinate, with two standard errors.
+
+    The shaded band is what counts as within bounds.
+
+    Parameters
+    ----------
+    posterior
+        What `fit` returned, with its certificate.
+    parameters
+        Coordinates by name or position; by default the thirty that may be most wrong.
+    """
+    certificate = posterior.certificate
+    if certificate is None:
+        raise OptionError("The posterior has no certificate: call fit with check=True.")
+    chosen = coordinates(posterior, parameters, 30)
+    names = [posterior.names[k] for k in chosen]
+    height = len(chosen) * _ROW + 0.72
+    figure = SharedFigure((_WIDTH, height))
+    left = _left_margin(names)
+    width = (0.95 - left) / 2
+    bottom, size = 0.40 / height, 1 - 0.66 / height
+    mean = figure.add_axes((left, bottom, width - 0.02, size))
+    sd = figure.add_axes((left + width + 0.02, bottom, width - 0.02, size))
+    _draw_errors(
+        mean, certificate.mean_error[chosen], certificate.mean_error_se[chosen], 0.0, certificate.bounds.mean
+    )
+    _draw_errors(
+        sd, certificate.sd_ratio[chosen], certificate.sd_ratio_se[chosen], 1.0, certificate.bounds.sd
+    )
+    mean.set_xlabel("sd of the posterior")
+    mean.set_title("Error of the mean", pad=4)
+    sd.set_xlabel("drawn / true")
+    sd.set_title("Ratio of sds", pad=4)
+    _name_rows(mean, names)
+    _name_rows(sd, [""] * len(names))
+    return figure
+
+
+def _draw_errors(axes: Axes, value: np.ndarray, se: np.ndarray, target: float, bound: float) -> None:
+    rows = np.arange(len(value), dtype=float)
+    axes.axvspan(target - bound, target + bound, color=COLORS["good"], alpha=0.14, linewidth=0, zorder=0)
+    axes.axvline(target, color=COLORS["rule"], linewidth=0.8, zorder=0)
+    outside = np.abs(value - target) > bound
+    for those, color, marker in ((~outside, "combined", "o"), (outside, "alarm", "D")):
+        lines = [
+            (np.array([value[k] - 2 * se[k], value[k] + 2 * se[k]]), np.array([k, k], float))
+            for k in np.flatnonzero(those)
+        ]
+        draw_curves(axes, lines, color=COLORS[color], linewidth=1.0)
+        axes.plot(value[those], rows[those], marker, markersize=3.2, color=COLORS[color], markeredgewidth=0)
+    finite = np.isfinite(value) & np.isfinite(se)
+    reach = 1.25 * bound
+    if finite.any():
+        reach = max(reach, 1.08 * float((np.abs(value - target) + 2 * se)[finite].max()))
+    low = target - reach if target == 0 else max(target - reach, 0.0 if reach > 1 else target - reach)
+    axes.set_xlim(low, target + reach)
+    tidy_axis(axes, ticks=4)
+
+
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+    short = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in names]
+    axes.set_yticks(np.arange(len(names)), short, color=COLORS["ink"])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def _left_margin(names: Sequence[str]) -> float:
+    """Share of the width that the longest name takes."""
+    return 0.04 + min(max(map(len, names), default=1), _LONGEST) * 0.0185

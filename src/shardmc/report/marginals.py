@@ -1,0 +1,225 @@
+"""Marginal densities: every shard's own, the same after they were moved, and the combined posterior's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import ConnectionPatch
+
+from shardmc.posterior import Posterior
+from shardmc.report.choice import coordinates, label, shards_to_draw
+from shardmc.report.density import density_curve
+from shardmc.report.style import COLORS, SharedFigure, draw_curves, no_y_axis, styled, tidy_axis
+
+Curve = tuple[np.ndarray, np.ndarray]
+Box = tuple[float, float, float, float]
+
+_WIDTH, _HIGH, _LOW = 3.3, 2.15, 1.25  # inches of a cell with two panels, or with one
+_FEWEST = 8  # draws of which a density can be guessed
+_WINDOW = 4.2  # posterior sds on either side of the mean in the lower panel
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """The curves of one coordinate."""
+
+    combined: Curve
+    before: list[Curve]
+    after: list[Curve]
+    center: float
+    sd: float
+
+
+@styled
+def plot_marginals(
+    posterior: Posterior,
+    parameters: Sequence[str | int] | None = None,
+    *,
+    shards: int = 24,
+    columns: int | None = None,
+    legend: bool = True,
+    before: bool = True,
+) -> Figure:
+    """Densities of the combined posterior over the shards' own, before and after they were moved.
+
+    For each coordinate two panels: above, the shards as they were sampled, on an axis wide enough for all of them; below,
+    the window around the combined posterior, with the shards after the combiner moved them.
+
+    Parameters
+    ----------
+    posterior
+        What `fit` returned.
+    parameters
+        Coordinates by name or position; by default the twelve that may be most wrong.
+    shards
+        At most so many shards are drawn: those that disagree most, and others evenly spaced.
+    columns
+        Coordinates side by side.
+    legend
+        Whether to explain the lines.
+    before
+        False leaves out the upper panel.
+    """
+    chosen = coordinates(posterior, parameters, 12)
+    columns = min(len(chosen), 3 if columns is None else columns)
+    rows = -(-len(chosen) // columns)
+    height = (_HIGH if before else _LOW) * rows
+    top = 0.3 if legend else 0.0
+    figure = SharedFigure((_WIDTH * columns, height + top))
+    drawn = shards_to_draw(posterior, shards)
+    for cell, k in enumerate(chosen):
+        row, column = divmod(cell, columns)
+        bottom = height * (1 - (row + 1) / rows) / (height + top)
+        box = (column / columns, bottom, 1 / columns, height / rows / (height + top))
+        _draw_marginal(figure, box, posterior, k, drawn, before)
+    if legend:
+        _legend(figure, posterior, len(drawn), before)
+    return figure
+
+
+def marginal(posterior: Posterior, coordinate: int, shards: np.ndarray) -> Marginal:
+    """The curves of one coordinate for the shards named."""
+    theta = posterior.theta[:, coordinate]
+    finite = theta[np.isfinite(theta)]
+    own = posterior.shards.draws[shards, :, coordinate]
+    moved = [] if posterior.shard is None else [theta[posterior.shard == i] for i in shards]
+    return Marginal(
+        combined=density_curve(finite, 96),
+        before=_curves(own),
+        after=_curves(moved),
+        center=float(finite.mean()) if len(finite) else 0.0,
+        sd=float(finite.std(ddof=1)) if len(finite) > 1 else 0.0,
+    )
+
+
+def _curves(samples: Sequence[np.ndarray] | np.ndarray) -> list[Curve]:
+    enough = [values for values in samples if np.isfinite(values).sum() >= _FEWEST]
+    found = [density_curve(values, 48) for values in enough]
+    return [curve for curve in found if len(curve[0])]
+
+
+def _draw_marginal(
+    figure: Figure, box: Box, posterior: Posterior, coordinate: int, shards: np.ndarray, before: bool
+) -> None:
+    curves = marginal(posterior, coordinate, shards)
+    title = label(posterior, coordinate)
+    if before:
+        above, below = _axes(figure, box, 0.61, 0.29), _axes(figure, box, 0.11, 0.34)
+        _draw_before(above, curves, fractional=posterior.plan.get("scaling") == "fractional")
+        _draw_after(below, curves)
+        _draw_zoom(figure, above, below)
+        above.set_title(title, pad=3)
+    else:
+        below = _axes(figure, box, 0.19, 0.66)
+        _draw_after(below, curves)
+        below.set_title(title, pad=3)
+
+
+def _axes(figure: Figure, box: Box, bottom: float, height: float) -> Axes:
+    """Axes in a box (left, bottom, width, height) of the figure, from side to side save a margin."""
+    return figure.add_axes((box[0] + 0.05 * box[2], box[1] + bottom * box[3], 0.9 * box[2], height * box[3]))
+
+
+def _draw_before(axes: Axes, curves: Marginal, *, fractional: bool) -> None:
+    peak = _peak([curves.combined])
+    own = curves.before
+    if fractional and own and peak:
+        # A shard's share of the posterior is so wide that its curve would be flat: heights are not comparable then.
+        factor = 0.5 * peak / _peak(own)
+        own = [(x, factor * y) for x, y in own]
+    draw_curves(axes, own, color=COLORS["before"], linewidth=0.7, alpha=0.75)
+    _draw_combined(axes, curves)
+    low, high = _wide_window(curves)
+    if low < high:
+        axes.set_xlim(low, high)
+    _count_outside(axes, own, low, high)
+    axes.set_ylim(0, 1.12 * max(peak, _typical_peak(own)) or 1.0)
+    no_y_axis(axes)
+    tidy_axis(axes)
+
+
+def _draw_after(axes: Axes, curves: Marginal) -> None:
+    draw_curves(axes, curves.after, color=COLORS["after"], linewidth=0.7, alpha=0.75)
+    _draw_combined(axes, curves)
+    if curves.sd > 0:
+        axes.set_xlim(curves.center - _WINDOW * curves.sd, curves.center + _WINDOW * curves.sd)
+    axes.set_ylim(0, 1.12 * max(_peak([curves.combined]), _typical_peak(curves.after)) or 1.0)
+    no_y_axis(axes)
+    tidy_axis(axes)
+
+
+def _draw_combined(axes: Axes, curves: Marginal) -> None:
+    x, y = curves.combined
+    if len(x):
+        axes.plot(x, y, color=COLORS["combined"], linewidth=1.7)
+    else:
+        axes.axvline(curves.center, color=COLORS["combined"], linewidth=1.7)  # all draws are equal
+
+
+def _draw_zoom(figure: Figure, above: Axes, below: Axes) -> None:
+    """Two lines from the window in the upper panel to the edges of the lower one."""
+    for edge, corner in zip(below.get_xlim(), (0.0, 1.0), strict=True):
+        line = ConnectionPatch(
+            (edge, -0.30),
+            (corner, 1.04),
+            coordsA=above.get_xaxis_transform(),
+            coordsB=below.transAxes,
+            color=COLORS["rule"],
+            linewidth=0.7,
+        )
+        figure.add_artist(line)
+        above.axvline(edge, color=COLORS["rule"], linewidth=0.7, zorder=0)
+
+
+def _wide_window(curves: Marginal) -> tuple[float, float]:
+    """An axis that holds all shards, save those so far away that nothing else could be seen."""
+    low, high = curves.center - _WINDOW * curves.sd, curves.center + _WINDOW * curves.sd
+    if curves.before:
+        starts = np.array([x[0] for x, _ in curves.before])
+        ends = np.array([x[-1] for x, _ in curves.before])
+        middle = np.quantile([*starts, *ends], [0.1, 0.9])
+        reach = 4 * (middle[1] - middle[0])
+        low = min(low, float(starts[starts >= middle[0] - reach].min()))
+        high = max(high, float(ends[ends <= middle[1] + reach].max()))
+    margin = 0.02 * (high - low)
+    return low - margin, high + margin
+
+
+def _count_outside(axes: Axes, curves: Sequence[Curve], low: float, high: float) -> None:
+    """Say at the edges how many of the shards lie beyond them."""
+    tops = np.array([x[int(np.argmax(y))] for x, y in curves])
+    for number, words, place, side in (
+        (int((tops < low).sum()), "← {}", 0.0, "left"),
+        (int((tops > high).sum()), "{} →", 1.0, "right"),
+    ):
+        if number:
+            text = words.format(f"{number} shard{'s' if number > 1 else ''}")
+            axes.text(place, 1.0, text, transform=axes.transAxes, ha=side, va="top", fontsize=7.5)
+
+
+def _peak(curves: Sequence[Curve]) -> float:
+    return max((float(y.max()) for _, y in curves if len(y)), default=0.0)
+
+
+def _typical_peak(curves: Sequence[Curve]) -> float:
+    """The height below which nine of ten curves stay: one sharp peak does not flatten all the others."""
+    return float(np.quantile([y.max() for _, y in curves], 0.9)) if curves else 0.0
+
+
+def _legend(figure: Figure, posterior: Posterior, drawn: int, before: bool) -> None:
+    total = posterior.shards.num_shards
+    some = f"{drawn} of {total} shards" if drawn < total else f"{total} shards" if total > 1 else "the shard"
+    lines = [Line2D([], [], color=COLORS["combined"], linewidth=1.7)]
+    words = ["combined"]
+    if before:
+        lines.append(Line2D([], [], color=COLORS["before"], linewidth=1.0))
+        words.append(f"{some}, as sampled")
+    if posterior.shard is not None:
+        lines.append(Line2D([], [], color=COLORS["after"], linewidth=1.0))
+        words.append("the same, moved")
+    figure.legend(lines, words, loc="upper left", ncols=len(lines), borderaxespad=0.3, handlelength=1.6)

@@ -1,0 +1,214 @@
+"""One self-contained HTML page that tells whether to believe a posterior, and shows why; and a short form for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import numpy as np
+
+from shardmc.errors import RunError
+from shardmc.posterior import Posterior
+from shardmc.report import figures, tables
+from shardmc.report.choice import worst_first
+from shardmc.report.numbers import count, duration, fixed, plain, probability, trimmed
+from shardmc.report.style import COLORS, DARK
+from shardmc.types import Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROWS = 25  # of the summary table that are shown at once
+_NOTEBOOK_ROWS = 10
+_GRAVITY = {"error": 0, "warning": 1, "note": 2}
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The verdict as the page says it: a class for its colour, a mark, a word, a sentence, what to do."""
+
+    kind: str
+    mark: str
+    word: str
+    sentence: str
+    advice: str = ""
+
+
+def write_report(posterior: Posterior, path: str | Path) -> Path:
+    """Write one HTML page about a posterior, with everything it needs inside.
+
+    The page has the verdict on top, then findings, estimates, what the combination did to the shards, whether they
+    agree, how their chains went, what the run cost and what is needed to repeat it.
+
+    Parameters
+    ----------
+    posterior
+        What `fit` or `load` returned.
+    path
+        The file to write; in a folder that exists it is called `report.html`.
+
+    Returns
+    -------
+    Path
+        The file written.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "report.html"
+    try:
+        path.write_text(render(posterior), encoding="utf-8")
+    except OSError as error:
+        raise RunError(
+            f"The report cannot be written to {path}: {error.strerror}. Name a file in a folder that exists."
+        ) from error
+    return path
+
+
+def render(posterior: Posterior) -> str:
+    """The page as text."""
+    frame = posterior.summary()
+    names = [str(name) for name in frame.index]
+    order = [posterior.names[k] for k in worst_first(posterior)] if len(names) > _ROWS else names
+    summary = tables.summary_table(posterior, frame, order)
+    first, others = figures.marginal_pictures(posterior)
+    forests = figures.forest_pictures(posterior, [row[0] for row in summary.rows])
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            posterior=posterior,
+            headline=headline(posterior),
+            facts=_facts(posterior, frame),
+            what=_what(posterior),
+            findings=_findings(posterior.findings),
+            summary=summary.part(0, _ROWS),
+            summary_rest=summary.part(_ROWS),
+            sorted_by_severity=len(names) > _ROWS and posterior.certificate is not None,
+            combinations=tables.combination_table(posterior),
+            certificate=figures.all_or_nothing(figures.certificate_picture, posterior),
+            forests=forests,
+            marginals=first,
+            other_marginals=others,
+            key=figures.marginal_key(posterior),
+            pair=figures.all_or_nothing(figures.pair_picture, posterior),
+            shard_figures=[
+                *figures.all_or_nothing(figures.agreement_picture, posterior),
+                figures.chain_picture(posterior),
+            ],
+            shards=tables.shard_table(posterior),
+            stages=tables.stages(posterior),
+            total_time=duration(sum(posterior.seconds.values())),
+            total_passes=trimmed(sum(posterior.passes.values())),
+            plan=tables.pairs(posterior.plan),
+            versions=tables.pairs(posterior.versions),
+            call=tables.call(posterior.plan),
+            light=COLORS,
+            dark=DARK,
+        )
+    )
+
+
+def repr_html(posterior: Posterior) -> str:
+    """The verdict and the summary table as a piece of HTML, for notebooks.
+
+    Parameters
+    ----------
+    posterior
+        What `fit` or `load` returned.
+    """
+    summary = tables.summary_table(posterior, posterior.summary())
+    return (
+        _environment()
+        .get_template("notebook.html.jinja")
+        .render(
+            headline=headline(posterior),
+            what=_what(posterior),
+            summary=summary.part(0, _NOTEBOOK_ROWS),
+            more=max(0, len(summary.rows) - _NOTEBOOK_ROWS),
+            warnings=sum(f.level != "note" for f in posterior.findings),
+        )
+    )
+
+
+def headline(posterior: Posterior) -> Headline:
+    """The verdict in words."""
+    certificate = posterior.certificate
+    if certificate is None:
+        sentence = "Nothing has measured how far these draws are from the posterior."
+        advice = "Call fit with check=True; it needs a mode of all rows."
+        return Headline("none", "○", "Not certified", sentence, advice)
+    kind = certificate.verdict.replace(" ", "-")
+    word, _, rest = certificate.sentence.partition(": ")
+    if not rest:
+        word, rest = certificate.verdict.capitalize(), certificate.sentence
+    return Headline(
+        kind, tables.MARKS[certificate.verdict], word, rest[:1].upper() + rest[1:], certificate.advice
+    )
+
+
+def _what(posterior: Posterior) -> str:
+    """What was drawn from how much, in one line."""
+    many, shards = len(posterior.names), posterior.shards.num_shards
+    rows = posterior.plan.get("rows")
+    of = f" of {count(rows)} rows" if isinstance(rows, int | float) else ""
+    return (
+        f"{count(posterior.num_draws)} draws of {many} parameter{'s' if many > 1 else ''} "
+        f"from {count(shards)} shard{'s' if shards > 1 else ''}{of}"
+    )
+
+
+def _facts(posterior: Posterior, frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """The numbers one looks for first."""
+    ess, r_hat = frame["ess"].to_numpy(float), frame["r_hat"].to_numpy(float)
+    facts = [
+        ("draws", count(posterior.num_draws)),
+        ("smallest ESS", count(_extreme(ess, np.fmin))),
+        ("largest R-hat", fixed(_extreme(r_hat, np.fmax), 3)),
+        ("shards", count(posterior.shards.num_shards)),
+    ]
+    certificate = posterior.certificate
+    if certificate is not None:
+        worst = _extreme(np.abs(certificate.mean_error), np.fmax)
+        far = certificate.sd_ratio[np.argmax(np.nan_to_num(np.abs(np.log(certificate.sd_ratio))))]
+        facts += [
+            ("largest mean error", f"{fixed(worst, 2)} sd"),
+            ("worst sd ratio", fixed(float(far), 2)),
+            ("shape test, p", probability(certificate.stein.p_value)),
+        ]
+    if posterior.seconds:
+        facts.append(("time", duration(sum(posterior.seconds.values()))))
+    return facts
+
+
+def _extreme(values: np.ndarray, reduce: np.ufunc) -> float:
+    return float(reduce.reduce(values)) if len(values) else float("nan")
+
+
+def _findings(found: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Findings, the gravest first, with their numbers as text."""
+    ordered = sorted(found, key=lambda finding: _GRAVITY.get(finding.level, 3))
+    return [
+        {
+            "level": finding.level,
+            "check": finding.check,
+            "message": finding.message,
+            "advice": finding.advice,
+            "numbers": [(str(key), plain(value)) for key, value in finding.values.items()],
+        }
+        for finding in ordered
+    ]
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("shardmc.report", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )

@@ -1,0 +1,221 @@
+"""The look that all figures share: colours that the page can swap for dark ones, axes, and SVG without ballast."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import ParamSpec
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import Formatter, MaxNLocator
+
+P = ParamSpec("P")
+
+COLORS: Mapping[str, str] = {
+    "ink": "#1c2127",
+    "muted": "#5d6671",
+    "rule": "#c9d0d8",
+    "combined": "#0b5fa5",
+    "before": "#d0661a",
+    "after": "#4aa3d6",
+    "good": "#0a7a5c",
+    "alarm": "#b3261e",
+}
+"""Colours by what they mean, on white. In a page each is the CSS variable of its name, so that a dark page has dark figures.
+
+Blue against orange can be told apart with every kind of colour vision; no figure tells anything by colour alone.
+"""
+
+DARK: Mapping[str, str] = {
+    "ink": "#e7eaef",
+    "muted": "#a3adb9",
+    "rule": "#3b4551",
+    "combined": "#74bbf5",
+    "before": "#f0a25a",
+    "after": "#4189b8",
+    "good": "#53c7a4",
+    "alarm": "#ff8d80",
+}
+"""The same colours on a dark page."""
+
+RC: Mapping[str, object] = {
+    "font.size": 8.5,
+    "font.family": ["sans-serif"],
+    "text.color": COLORS["ink"],
+    "text.parse_math": False,  # a parameter may be called "$x$"
+    "axes.edgecolor": COLORS["muted"],
+    "axes.labelcolor": COLORS["muted"],
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.unicode_minus": True,
+    "xtick.color": COLORS["muted"],
+    "ytick.color": COLORS["muted"],
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 3.0,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "lines.linewidth": 1.4,
+    "lines.solid_capstyle": "butt",
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "savefig.dpi": 150,
+    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud, and takes the page's font
+    "svg.hashsalt": "shardmc",
+}
+
+_DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SVG = "{http://www.w3.org/2000/svg}"
+_HREF = "{http://www.w3.org/1999/xlink}href"
+_NUMBER = re.compile(r"-?\d+\.\d+")
+
+
+class SharedFigure(Figure):
+    """A figure that notebooks show as SVG without any of pyplot's global state."""
+
+    def _repr_svg_(self) -> str:
+        return _draw(self, transparent=False)
+
+
+def styled(plot: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Run a function that draws a figure in the shared style."""
+
+    @wraps(plot)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with matplotlib.rc_context(dict(RC)):
+            return plot(*args, **kwargs)
+
+    return drawn
+
+
+class TickLabels(Formatter):
+    """Tick labels with as many decimals as the ticks need: 0.05, 1,200, 3·10⁻⁷."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        step = np.min(np.abs(np.diff(self.locs))) if len(self.locs) > 1 else abs(x)
+        largest = max((abs(float(v)) for v in self.locs), default=abs(x))
+        if x == 0 or largest == 0:
+            return "0"
+        if largest < 1e-3 or largest >= 1e6:
+            power = math.floor(math.log10(largest))
+            digits = _decimals(step / 10.0**power)
+            return f"{x / 10.0**power:.{digits}f}·10{str(power).translate(_DIGITS)}".replace("-", "−")
+        return f"{x:,.{_decimals(step)}f}".replace("-", "−")
+
+
+def _decimals(step: float) -> int:
+    """Decimals that tell apart numbers `step` from each other, 2.5 from 5 as well as 0.025 from 0.05."""
+    if not step > 0:
+        return 0
+    places = max(0, -math.floor(math.log10(step) + 1e-9))
+    return places if math.isclose(round(step, places), step, rel_tol=1e-6) else places + 1
+
+
+def tidy_axis(axes: Axes, which: str = "x", ticks: int = 4) -> None:
+    """Few ticks at round numbers, with their labels."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10], min_n_ticks=2))
+    axis.set_major_formatter(TickLabels())
+
+
+def no_y_axis(axes: Axes) -> None:
+    """Densities are read by their shape: no scale, no line."""
+    axes.yaxis.set_visible(False)
+    axes.spines["left"].set_visible(False)
+
+
+def draw_curves(axes: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], **line: object) -> None:
+    """Many curves as one line with gaps: one element of the picture, however many they are."""
+    if not curves:
+        return
+    gap = np.array([np.nan])
+    x = np.concatenate([part for x, _ in curves for part in (x, gap)])
+    y = np.concatenate([part for _, y in curves for part in (y, gap)])
+    axes.plot(x, y, **line)  # type: ignore[arg-type]
+
+
+def to_svg(figure: Figure, title: str, name: str) -> str:
+    """The figure as an SVG element for a page.
+
+    Colours become CSS variables, fonts are the page's, identifiers start with `name` so that many figures can live in
+    one page, and what a browser does not need is left out.
+
+    Parameters
+    ----------
+    figure
+        A figure in the shared style.
+    title
+        What it shows, for those who cannot see it.
+    name
+        A word that no other figure of the page has.
+    """
+    root = ElementTree.fromstring(_draw(figure, transparent=True))
+    known = {color: f"var(--{meaning})" for meaning, color in COLORS.items()}
+    clean = ElementTree.Element(
+        "svg", {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": title}
+    )
+    width = float(root.attrib["viewBox"].split()[2])
+    clean.set("style", f"--natural:{width:.0f}px")
+    for child in root:
+        _copy(child, clean, known, name)
+    return ElementTree.tostring(clean, encoding="unicode", short_empty_elements=True)
+
+
+def _draw(figure: Figure, *, transparent: bool) -> str:
+    target = io.StringIO()
+    with matplotlib.rc_context(dict(RC)):
+        figure.savefig(
+            target, format="svg", transparent=transparent, metadata={"Date": None, "Creator": None}
+        )
+    return target.getvalue()
+
+
+def _copy(
+    element: ElementTree.Element, parent: ElementTree.Element, colors: Mapping[str, str], name: str
+) -> None:
+    tag = element.tag.removeprefix(_SVG) if isinstance(element.tag, str) else ""
+    if tag in ("", "metadata", "style") or (tag == "g" and len(element) == 0):
+        return
+    attributes = {}
+    for key, value in element.attrib.items():
+        if key == "style":
+            value = _restyle(value, colors)
+        elif key in ("d", "x", "y", "transform", "width", "height"):
+            value = " ".join(_NUMBER.sub(lambda m: f"{float(m[0]):.1f}".removesuffix(".0"), value).split())
+        elif key == "id":
+            if tag == "g":
+                continue
+            value = f"{name}-{value}"
+        elif key == _HREF:
+            key, value = "href", value.replace("#", f"#{name}-")
+        elif key == "clip-path":
+            value = value.replace("#", f"#{name}-")
+        if value and not (key == "transform" and value.startswith("rotate(-0 ")):
+            attributes[key] = value
+    if tag == "path" and attributes.get("style") == "fill:none":
+        return  # the invisible background of figure and axes
+    # A group without attributes says nothing: its children move up.
+    copy = parent if tag == "g" and not attributes else ElementTree.SubElement(parent, tag, attributes)
+    if tag in ("text", "tspan"):
+        copy.text = element.text
+    for child in element:
+        _copy(child, copy, colors, name)
+
+
+def _restyle(style: str, colors: Mapping[str, str]) -> str:
+    kept = []
+    for declaration in style.split(";"):
+        key, _, value = (part.strip() for part in declaration.partition(":"))
+        if key not in ("", "font-family", "stroke-linecap") or value == "round":
+            kept.append(f"{key}:{colors.get(value, value)}")
+    return ";".join(kept)

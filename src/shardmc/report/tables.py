@@ -1,0 +1,189 @@
+"""The tables of a report, as rows of text: parameters, shards, stages, what is needed to repeat the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmc.posterior import Posterior
+from shardmc.report.numbers import DASH, aligned, count, duration, fixed, like, plain, significant, trimmed
+from shardmc.report.shards import outlying, worst_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MARKS = {"within": "✓", "off": "✗", "cannot tell": "?"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings and rows of text; the first column names the row."""
+
+    head: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    words: frozenset[int] = frozenset()
+    """Columns of words, set left; all others but the first are numbers, set right."""
+
+    def part(self, start: int, stop: int | None = None) -> Table:
+        return Table(self.head, self.rows[start:stop], self.words)
+
+
+def summary_table(posterior: Posterior, frame: pd.DataFrame, order: Sequence[str] | None = None) -> Table:
+    """Rows of `Posterior.summary`, and how far off each may be, in the order given or their own."""
+    names = [str(name) for name in frame.index]
+    if order is not None:
+        names = sorted(names, key=lambda name: order.index(name) if name in order else len(order))
+    sd = {name: float(frame.loc[name, "sd"]) for name in names}
+    head: list[str] = ["parameter"]
+    columns: list[list[str]] = [names]
+    for heading in frame.columns[:4]:
+        head.append(str(heading).replace("%", " %"))
+        columns.append(aligned([like(float(frame.loc[name, heading]), sd[name]) for name in names]))
+    head += ["ESS", "R-hat"]
+    columns.append([count(float(frame.loc[name, "ess"])) for name in names])
+    columns.append([fixed(float(frame.loc[name, "r_hat"]), 3) for name in names])
+    if posterior.certificate is None:
+        return Table(tuple(head), list(zip(*columns, strict=True)))
+    errors = _errors(posterior, names)
+    head += ["mean error, sd", "sd ratio", "verdict"]
+    rows = list(zip(*columns, *zip(*errors, strict=True), strict=True))
+    return Table(tuple(head), rows, frozenset({len(head) - 1}))
+
+
+def _errors(posterior: Posterior, names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Certificate of each parameter in words: error of the mean, ratio of sds, verdict."""
+    certificate = posterior.certificate
+    assert certificate is not None
+    own = {name: k for k, name in enumerate(certificate.names)}
+    found = []
+    for name in names:
+        k = own.get(name)
+        if k is None:
+            found.append((DASH, DASH, DASH))
+            continue
+        mean = plus_minus(certificate.mean_error[k], certificate.mean_error_se[k], sign=True)
+        sd = plus_minus(certificate.sd_ratio[k], certificate.sd_ratio_se[k])
+        verdict = certificate.verdicts[k]
+        found.append((mean, sd, f"{MARKS[verdict]} {verdict}"))
+    return found
+
+
+def plus_minus(value: float, se: float, *, sign: bool = False) -> str:
+    """An estimate with its standard error.
+
+    >>> plus_minus(0.0312, 0.0049, sign=True), plus_minus(float("nan"), 0.1)
+    ('+0.031 ± 0.005', '–')
+    """
+    if not np.isfinite(value):
+        return DASH
+    if abs(value) >= 100:
+        return f"{significant(value)} ± {significant(se, 2)}"
+    return f"{fixed(value, 3, sign=sign)} ± {fixed(se, 3)}"
+
+
+def combination_table(posterior: Posterior) -> Table | None:
+    """The linear combinations of parameters that are most wrong; None without a certificate or for one parameter."""
+    certificate = posterior.certificate
+    if certificate is None or len(posterior.names) < 2:
+        return None
+    rows = []
+    for what, combination, bound in (
+        ("mean most wrong", certificate.shifted, f"{certificate.bounds.combination:g} sd"),
+        ("most too wide", certificate.widest, f"{100 * certificate.bounds.combination:g} %"),
+        ("most too narrow", certificate.narrowest, f"{100 * certificate.bounds.combination:g} %"),
+    ):
+        unit = " sd" if combination is certificate.shifted else " × sd"
+        error = plus_minus(combination.value, combination.se)
+        rows.append(
+            (what, combination.words.replace("-", "−"), error + unit if error != DASH else DASH, bound)
+        )
+    return Table(("", "combination", "error", "allowed"), rows, frozenset({1}))
+
+
+def shard_table(posterior: Posterior, most: int = 8) -> Table:
+    """The shards that stand out most: by disagreement, divergences, then R-hat."""
+    shards = posterior.shards
+    r_hat, ess = worst_of(shards.r_hat, np.fmax), worst_of(shards.ess, np.fmin)
+    q = np.full(shards.num_shards, np.nan) if shards.disagreement is None else shards.disagreement
+    beyond = np.zeros(shards.num_shards, bool)
+    beyond[outlying(posterior)] = True
+    first = np.where(beyond, np.nan_to_num(q), 0)
+    key = (-np.nan_to_num(q), -np.nan_to_num(r_hat), -np.asarray(shards.divergences, float), -first)
+    rows = [
+        (
+            f"shard {i}",
+            count(float(shards.size[i])),
+            shards.sampler[i],
+            fixed(float(shards.acceptance[i]), 2),
+            count(float(shards.divergences[i])),
+            count(float(ess[i])),
+            fixed(float(r_hat[i]), 3),
+            fixed(float(q[i]), 1) if abs(q[i]) < 1e5 or not np.isfinite(q[i]) else significant(float(q[i])),
+        )
+        for i in np.lexsort(key)[:most]
+    ]
+    head = ("shard", "rows", "sampler", "acceptance", "divergences", "smallest ESS", "largest R-hat", "Q")
+    return Table(head, rows, frozenset({2}))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a run: how long it took, its share of the time in percent, passes over the data."""
+
+    name: str
+    time: str
+    percent: float
+    passes: str
+
+
+def stages(posterior: Posterior) -> list[Stage]:
+    """Every stage in the order in which it ran."""
+    total = sum(posterior.seconds.values()) or 1.0
+    names = list(dict.fromkeys([*posterior.seconds, *posterior.passes]))
+    return [
+        Stage(
+            name,
+            duration(posterior.seconds.get(name, float("nan"))),
+            round(100 * posterior.seconds.get(name, 0.0) / total, 1),
+            trimmed(posterior.passes.get(name, float("nan"))),
+        )
+        for name in names
+    ]
+
+
+def pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A mapping as text, key by key."""
+    return [(str(key).replace("_", " "), plain(value)) for key, value in values.items()]
+
+
+def call(plan: Mapping[str, Any]) -> str | None:
+    """The call of fit that a plan came from; None where the plan does not tell.
+
+    >>> print(call({"shards": 10, "draws": 2000, "seed": 1, "sampler": "Auto()", "keep": 0.2}))
+    shardmc.fit(
+        model,
+        data,
+        shards=10,
+        draws=2000,
+        seed=1,
+        keep=0.2,
+        sampler=shardmc.Auto(),
+    )
+    """
+    if not {"shards", "draws", "seed"} <= set(plan):
+        return None
+    arguments = [f"{name}={plan[name]!r}" for name in ("shards", "draws", "seed", "keep") if name in plan]
+    if not plan.get("shuffle", True):
+        arguments.append("shuffle=False")
+    arguments += [f"{name}=..." for name, is_set in _ROWWISE.items() if plan.get(is_set)]
+    for name in ("sampler", "combiner"):
+        if re.fullmatch(r"[A-Z]\w*\(.*\)", str(plan.get(name, ""))):
+            arguments.append(f"{name}=shardmc.{plan[name]}")
+    return "shardmc.fit(\n" + "".join(f"    {a},\n" for a in ("model", "data", *arguments)) + ")"
+
+
+_ROWWISE = {"stratify": "stratified", "weights": "weighted"}

@@ -18,6 +18,7 @@ _HOMES = {
     "Posterior": "shardmc.posterior",
     "load": "shardmc.posterior",
     "Local": "shardmc.engine",
+    "Dask": "shardmc.engine",
     "Independence": "shardmc.sample",
     "HMC": "shardmc.sample",
     "NUTS": "shardmc.sample",
@@ -27,14 +28,31 @@ _HOMES = {
     "binomial_labels": "shardmc.sample",
     "multinomial_labels": "shardmc.sample",
     "Auto": "shardmc.sample",
+    "combine": "shardmc.combine",
+    "compare": "shardmc.combine",
     "Recenter": "shardmc.combine",
+    "Consensus": "shardmc.combine",
+    "Product": "shardmc.combine",
+    "Weierstrass": "shardmc.combine",
+    "MPosterior": "shardmc.combine",
+    "Wasserstein": "shardmc.combine",
+    "Laplace": "shardmc.combine",
     "ShardmcError": "shardmc.errors",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
+    from shardmc.combine import Consensus as Consensus
+    from shardmc.combine import Laplace as Laplace
+    from shardmc.combine import MPosterior as MPosterior
+    from shardmc.combine import Product as Product
     from shardmc.combine import Recenter as Recenter
+    from shardmc.combine import Wasserstein as Wasserstein
+    from shardmc.combine import Weierstrass as Weierstrass
+    from shardmc.combine import combine as combine
+    from shardmc.combine import compare as compare
+    from shardmc.engine import Dask as Dask
     from shardmc.engine import Local as Local
     from shardmc.errors import ShardmcError as ShardmcError
     from shardmc.fit import fit as fit

@@ -1,0 +1,335 @@
+"""Shards on a Dask cluster: workers read or keep the rows, small arrays travel, results come as they finish."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import numpy as np
+
+from shardmc.data.batch import Blocks
+from shardmc.errors import OptionError, SamplingError
+from shardmc.types import Engine
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_ROUNDS = 4
+"""Batches per thread that a map is cut into, so that no worker waits long for the last one."""
+_MOST_IN_FLIGHT = 64
+_ATTEMPTS = 10
+_LARGE = 1 << 16
+"""Bytes beyond which what all tasks share is sent once per worker and not with every task."""
+
+
+@final
+class Dask(Engine):
+    """Runs shards on the workers of a Dask cluster, `batch` shards a task.
+
+    Rows of files are read by the workers themselves; rows in this process's memory are sent to the workers once and
+    stay there. Every worker process compiles a program once. A worker that dies loses nothing but the tasks it was
+    at: they are run again elsewhere.
+
+    Parameters
+    ----------
+    client
+        A `distributed.Client`, or the address of a scheduler.
+    batch
+        Shards per task; chosen from their number and that of the workers' threads unless given.
+    resources
+        What a task takes of a worker's abstract resources: `{"GPU": 1}` with workers started with
+        `--resources "GPU=1"` runs one task at a time on every such worker, and none on the others.
+
+    Examples
+    --------
+    >>> from distributed import Client  # doctest: +SKIP
+    >>> engine = Dask(Client("tcp://scheduler:8786"))  # doctest: +SKIP
+    >>> posterior = shardmc.fit(model, "rows.parquet", engine=engine)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        client: Client | str,
+        *,
+        batch: int | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
+        if batch is not None and (not isinstance(batch, int) or batch < 1):
+            raise OptionError(f"batch of Dask must be a positive whole number, not {batch!r}.")
+        self.client = _connected(client)
+        self.batch = batch
+        self.resources = dict(resources or {})
+        self._threads: int | None = None
+        self._sent: dict[tuple[int, ...], dict[int, Future]] = {}
+
+    def map(
+        self,
+        program: Callable[..., Any],
+        blocks: Blocks,
+        per_shard: Any,
+        shared: Any,
+        shards: Sequence[int] | None = None,
+        on_done: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[int, Any]]:
+        wanted = range(blocks.num_shards) if shards is None else shards
+        if not len(wanted):
+            return
+        size = self.batch or max(1, min(8, blocks.num_shards // (_ROUNDS * self._prepared())))
+        rows = self._rows(blocks, size)
+        errand = _Parcel(self.client, _errand(program, shared))
+        local = jax.tree.map(np.asarray, per_shard)
+
+        def submit(group: Sequence[int]) -> Future:
+            index = np.asarray([*group, *[group[-1]] * (size - len(group))])
+            mine = jax.tree.map(lambda a: a[index], local)
+            function, arguments = rows.task(group)
+            # Not pure: a hash of the arguments would be taken, and equal calls are never wanted twice.
+            return self.client.submit(
+                function,
+                errand.ticket(),
+                *arguments,
+                mine,
+                len(group),
+                pure=False,
+                resources=self.resources or None,
+            )
+
+        for group, results in self._finished(submit, rows, _grouped(wanted, size)):
+            for position, shard in enumerate(group):
+                yield shard, jax.tree.map(lambda a, p=position: a[p], results)
+                if on_done is not None:
+                    on_done(shard)
+
+    def _finished(
+        self,
+        submit: Callable[[Sequence[int]], Future],
+        rows: _ReadRows | _SentRows,
+        groups: Sequence[Sequence[int]],
+    ) -> Iterator[tuple[Sequence[int], Any]]:
+        """Yield (group, results) as tasks finish; what was lost with a worker is submitted again."""
+        from distributed import as_completed
+
+        waiting, pending = deque(groups), dict[Any, Sequence[int]]()
+        attempts: dict[int, int] = {}
+        most = max(_MOST_IN_FLIGHT, 4 * self._prepared())
+        completed = as_completed(with_results=True, raise_errors=False)
+        try:
+            while waiting or pending:
+                while waiting and len(pending) < most:
+                    group = waiting.popleft()
+                    future = submit(group)
+                    pending[future] = group
+                    completed.add(future)
+                future, result = next(completed)
+                group = pending.pop(future)
+                if future.status == "finished":
+                    yield group, result
+                elif future.status == "error":
+                    raise _failure(group, result)
+                else:  # cancelled, because the rows it needs were lost with a worker
+                    attempts[group[0]] = attempts.get(group[0], 0) + 1
+                    if attempts[group[0]] == _ATTEMPTS:
+                        raise SamplingError(
+                            f"Shards {group[0]} to {group[-1]} could not be computed: the workers that held their "
+                            f"rows were lost {_ATTEMPTS} times."
+                        )
+                    rows.send_again(group)
+                    waiting.appendleft(group)
+        finally:
+            self.client.cancel(list(pending))
+
+    def _prepared(self) -> int:
+        """Threads of the workers that can take tasks, counted once; waits until there is a worker."""
+        if self._threads is None:
+            from shardmc.engine.worker import Threads
+
+            self.client.register_plugin(Threads())
+            self.client.wait_for_workers(1)
+            self._threads = max(1, sum(self._workers().values()))
+        return self._threads
+
+    def _workers(self) -> dict[str, int]:
+        """Addresses and threads of the workers that have the resources."""
+        offers = self.client.run_on_scheduler(_offers)
+        able = {
+            address: threads
+            for address, (threads, has) in offers.items()
+            if all(has.get(name, 0) >= amount for name, amount in self.resources.items())
+        }
+        if offers and not able:
+            there = sorted(
+                {f"{name}={amount:g}" for _, has in offers.values() for name, amount in has.items()}
+            )
+            raise OptionError(
+                f"No worker has the resources {self.resources}; there are {', '.join(there) or 'none'}. "
+                'Start workers with --resources "GPU=1", say, or leave resources out.'
+            )
+        return able
+
+    def _rows(self, blocks: Blocks, size: int) -> _ReadRows | _SentRows:
+        if blocks.portable:
+            return _ReadRows(_Parcel(self.client, blocks), size)
+        _, batch = next(iter(blocks.batches([0], size)))
+        leaves = jax.tree.leaves(batch.rows)
+        # Blocks that differ only in what they keep have the same arrays: their rows are sent once.
+        key = (*map(id, leaves), size)
+        if key not in self._sent:
+            self._sent[key] = {}
+            weakref.finalize(leaves[0], self._sent.pop, key, None)
+        kept = None if batch.kept_rows is None else jax.device_get((batch.kept_rows, batch.kept_weights))
+        return _SentRows(blocks, size, _Parcel(self.client, kept), self._sent[key], self._scatter)
+
+    def _scatter(self, rows: Any) -> Future:
+        able = list(self._workers()) if self.resources else None
+        # Without a hash: equal rows of two groups are still two parts.
+        (future,) = self.client.scatter([rows], workers=able, hash=False)
+        return future
+
+
+@final
+class _Parcel:
+    """A value for many tasks: inside each of them if it is small, otherwise sent to every worker once."""
+
+    def __init__(self, client: Client, value: Any) -> None:
+        import cloudpickle
+
+        self._client, self._value = client, value
+        self._content = cloudpickle.dumps(value)
+        self._future: Future | None = None
+
+    def ticket(self) -> Any:
+        """What a task is given in the value's place."""
+        from shardmc.engine.worker import held
+
+        if len(self._content) < _LARGE:
+            return self._value
+        if self._future is None or self._future.status == "cancelled":
+            self._future = self._client.submit(held, self._content, pure=False)
+        return self._future
+
+
+@final
+@dataclass(frozen=True)
+class _ReadRows:
+    """Rows that the workers read themselves."""
+
+    blocks: _Parcel
+    size: int
+
+    def task(self, group: Sequence[int]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        from shardmc.engine.worker import run_files
+
+        return run_files, (self.blocks.ticket(), list(group), self.size)
+
+    def send_again(self, group: Sequence[int]) -> None:
+        """Nothing was sent."""
+
+
+@final
+@dataclass(frozen=True)
+class _SentRows:
+    """Rows in this process's memory, of which each group's are sent to a worker when they are first needed."""
+
+    blocks: Blocks
+    size: int
+    kept: _Parcel
+    parts: dict[int, Future]  # by the number of the group
+    scatter: Callable[[Any], Future]
+
+    def task(self, group: Sequence[int]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        from shardmc.engine.worker import run_rows
+
+        number = group[0] // self.size
+        if number not in self.parts or self.parts[number].status == "cancelled":
+            self.parts[number] = self.scatter(self._pack(number))
+        _, batch = next(iter(self.blocks.batches(group, self.size)))
+        position = np.asarray([*group, *[group[-1]] * (self.size - len(group))]) - number * self.size
+        header = replace(
+            batch,
+            rows=None,
+            row_weights=None,
+            kept_rows=None,
+            kept_weights=None,
+            starts=(position * batch.capacity).astype(np.int32),
+        )
+        return run_rows, (jax.device_get(header), self.parts[number], self.kept.ticket())
+
+    def send_again(self, group: Sequence[int]) -> None:
+        """Forget that this group's rows were sent."""
+        self.parts.pop(group[0] // self.size, None)
+
+    def _pack(self, number: int) -> tuple[Any, Any]:
+        """Rows and weights of a group, every shard's slice of `capacity` rows after the other's."""
+        shards = range(number * self.size, min((number + 1) * self.size, self.blocks.num_shards))
+        _, batch = next(iter(self.blocks.batches(shards, self.size)))
+        starts = np.asarray(batch.starts)
+
+        def pack(array: Any) -> np.ndarray:
+            return np.concatenate([np.asarray(array[start : start + batch.capacity]) for start in starts])
+
+        return jax.tree.map(pack, batch.rows), jax.tree.map(pack, batch.row_weights)
+
+
+def _connected(client: Client | str) -> Client:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise OptionError("Dask is not installed; install shardmc with its extra: shardmc[dask].") from error
+    if isinstance(client, str):
+        return Client(client, set_as_default=False)
+    if not isinstance(client, Client) or client.asynchronous:
+        kind = "an asynchronous Client" if isinstance(client, Client) else type(client).__name__
+        raise OptionError(f"Dask takes a distributed.Client or the address of a scheduler, not {kind}.")
+    return client
+
+
+def _grouped(shards: Sequence[int], size: int) -> list[list[int]]:
+    """Cut shards where multiples of `size` lie, so that a shard is always in the same group.
+
+    >>> _grouped([0, 1, 5, 6, 7], 4)
+    [[0, 1], [5, 6, 7]]
+    """
+    return [list(group) for _, group in groupby(sorted(map(int, shards)), lambda shard: shard // size)]
+
+
+def _errand(program: Callable[..., Any], shared: Any) -> Any:
+    from shardmc.engine.worker import Errand, Precision
+
+    return Errand(_pickled(program), jax.tree.map(_on_host, shared), Precision.here())
+
+
+@lru_cache(maxsize=64)
+def _pickled(program: Callable[..., Any]) -> bytes:
+    """The same bytes for equal programs, by which a worker knows what it has compiled already."""
+    import cloudpickle
+
+    return cloudpickle.dumps(program)
+
+
+def _on_host(leaf: Any) -> Any:
+    """A leaf as NumPy array; random keys, which NumPy does not know, as they are."""
+    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return leaf if is_key else np.asarray(leaf)
+
+
+def _offers(dask_scheduler: Any = None) -> dict[str, tuple[int, dict[str, float]]]:
+    return {w.address: (w.nthreads, dict(w.resources)) for w in dask_scheduler.workers.values()}
+
+
+def _failure(group: Sequence[int], result: Any) -> BaseException:
+    """What a task raised; a worker that died too often becomes a sentence."""
+    from distributed import KilledWorker
+
+    _, error, traceback = result
+    if isinstance(error, KilledWorker):
+        return SamplingError(
+            f"Shards {group[0]} to {group[-1]} could not be computed: every worker that tried died, most likely for "
+            "want of memory. Use more shards, a smaller batch, or workers with more memory."
+        )
+    return error.with_traceback(traceback)

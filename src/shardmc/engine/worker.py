@@ -1,0 +1,105 @@
+"""What runs inside a Dask worker: its share of the cores, programs that stay compiled, and shards."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from distributed import Worker, WorkerPlugin
+
+from shardmc.data.batch import Batch, Blocks
+from shardmc.engine.local import run_batch
+
+
+class Threads(WorkerPlugin):
+    """Gives XLA in every worker process as many threads as the worker has, so that workers share the cores.
+
+    Takes effect in processes where JAX has not computed anything yet.
+    """
+
+    name = "shardmc-threads"
+
+    def __init__(self) -> None:
+        self._driver = os.getpid()
+
+    def setup(self, worker: Worker) -> None:
+        # A worker that is a thread of the driver shares its XLA, which keeps its own threads.
+        if os.getpid() != self._driver:
+            for name in ("NPROC", "PJRT_NPROC"):  # which of the two is read depends on the version of XLA
+                os.environ.setdefault(name, str(worker.state.nthreads))
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The settings of JAX that change numbers; a worker computes with those of the driver."""
+
+    double: bool
+    matmul: str | None
+
+    @staticmethod
+    def here() -> Precision:
+        return Precision(jnp.result_type(float) == jnp.float64, jax.config.jax_default_matmul_precision)  # type: ignore[attr-defined]
+
+    def applied(self) -> Sequence[AbstractContextManager[Any]]:
+        """Contexts for this thread; the process's own configuration is left alone."""
+        return _double(self.double), jax.default_matmul_precision(self.matmul)
+
+
+def _double(enabled: bool) -> AbstractContextManager[Any]:
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(enabled)
+    from jax.experimental import enable_x64  # pyright: ignore - where JAX had it before 0.8
+
+    return enable_x64(enabled)
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What all tasks of one `map` have in common."""
+
+    program: bytes  # pickled
+    shared: Any
+    precision: Precision
+
+    def run(self, batch: Batch, per_shard: Any, count: int) -> Any:
+        """Results of the first `count` shards of a batch, stacked, in the memory of the host."""
+        program = unpickled(self.program)
+        first, second = self.precision.applied()
+        with first, second:
+            stacked = jax.device_get(run_batch(program, 1, batch, per_shard, self.shared, count))
+        return jax.tree.map(lambda a: a[:count], stacked)
+
+
+def run_rows(
+    errand: Errand, header: Batch, rows: tuple[Any, Any], kept: Any, per_shard: Any, count: int
+) -> Any:
+    """Run shards whose rows were sent: `header` is their batch without rows."""
+    kept_rows, kept_weights = (None, None) if kept is None else kept
+    batch = replace(header, rows=rows[0], row_weights=rows[1], kept_rows=kept_rows, kept_weights=kept_weights)
+    return errand.run(batch, per_shard, count)
+
+
+def run_files(
+    errand: Errand, blocks: Blocks, shards: Sequence[int], size: int, per_shard: Any, count: int
+) -> Any:
+    """Run shards whose rows this worker reads itself."""
+    ((_, batch),) = blocks.batches(shards, size)
+    return errand.run(batch, per_shard, count)
+
+
+def held(content: bytes) -> Any:
+    """An object that several tasks need; Dask makes it again where a worker is lost."""
+    return pickle.loads(content)
+
+
+@lru_cache(maxsize=64)
+def unpickled(content: bytes) -> Callable[..., Any]:
+    """The program with this pickle, the same object every time: what was compiled for it is found again."""
+    return pickle.loads(content)

@@ -1,0 +1,106 @@
+"""The results of the paper by name, and the verb that recomputes them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import date
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from shardmc.errors import OptionError, unknown
+from shardmc.paper.result import Call, Result
+from shardmc.paper.write import ORDER, write_index, write_result
+from shardmc.store.manifest import package_versions
+from shardmc.types import Progress
+
+_HOMES = {
+    "table-1": "shardmc.paper.gaussian",
+    "table-2": "shardmc.paper.logistic",
+    "table-3": "shardmc.paper.beta_bernoulli",
+    "figure-1": "shardmc.paper.figure_1",
+    "figure-2": "shardmc.paper.figure_2",
+    "theorem-1": "shardmc.paper.theorem_1",
+    "remark-2": "shardmc.paper.remark_2",
+    "nonparametric": "shardmc.paper.nonparametric",
+}
+
+NAMES = (*ORDER, "all")
+"""What can be reproduced."""
+
+
+def reproduce(
+    name: str,
+    out: str | Path,
+    quick: bool = False,
+    covtype: str | Path | None = None,
+    progress: Progress | None = None,
+    seed: int = 0,
+) -> list[Path]:
+    """Recompute a result of the paper and write it next to what the paper printed.
+
+    Parameters
+    ----------
+    name
+        One of `NAMES`; "all" for every one.
+    out
+        The folder for Markdown, JSON, figures and `index.html`, which shows all results in the folder.
+    quick
+        A smaller version: fewer rows, draws and data sets.
+    covtype
+        The Covertype data for table-2: an .npz, CSV or Parquet file. Without it, the file `covtype.npz` in the folder
+        named by SHARDMC_DATA or in ../shared/data, otherwise scikit-learn's `fetch_covtype`.
+    progress
+        Called as progress(name of the result, done, total).
+    seed
+        From which all randomness comes.
+
+    Returns
+    -------
+    The files that were written, the index last.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in reproduce("remark-2", folder, quick=True)]
+    ['remark-2.md', 'remark-2.json', 'remark-2.png', 'remark-2.svg', 'index.html']
+    """
+    if name not in NAMES:
+        raise unknown("result", name, NAMES)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise OptionError(f"seed must be a whole number that is not negative, not {seed!r}.")
+    out = Path(out)
+    written: list[Path] = []
+    for chosen in ORDER if name == "all" else (name,):
+        start = time.perf_counter()
+        result = recompute(chosen, Call(quick, seed, None if covtype is None else str(covtype)), progress)
+        origin = provenance(quick, seed, time.perf_counter() - start)
+        written += write_result(result, out, origin)
+    return [*written, write_index(out)]
+
+
+def recompute(name: str, call: Call, progress: Progress | None = None) -> Result:
+    """One result as values, nothing written."""
+
+    def tell(done: int, total: int) -> None:
+        if progress is not None:
+            progress(name, done, total)
+
+    function: Callable[[Call], Result] = import_module(_HOMES[name]).reproduce
+    return function(Call(call.quick, call.seed, call.covtype, tell))
+
+
+def provenance(quick: bool, seed: int, seconds: float) -> dict[str, Any]:
+    """When, with what and how a result was recomputed."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "date": date.today().isoformat(),
+        "quick": quick,
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        "cores": cores,
+        "versions": package_versions(),
+    }

@@ -193,7 +193,8 @@ def _number_of_shards(shards: int | str, num_rows: int, dim: int, draws: int) ->
 
 def _draws_per_shard(combiner: Combiner, draws: int, shares: np.ndarray) -> int:
     """Draws that every shard must give so that the combination has at least as many as wanted."""
-    return math.ceil(draws * float(shares.max()) - 1e-9) if combiner.pools else draws
+    # Half a draw of tolerance: shards that differ by a row give equally many draws.
+    return max(1, math.ceil(draws * float(shares.max()) - 0.5)) if combiner.pools else draws
 
 
 def _locate(

@@ -86,7 +86,7 @@ def test_leverage_is_the_hat_matrix_diagonal_for_a_gaussian_regression():
 
 
 def test_influential_rows_are_those_above_the_bar_and_at_most_a_shard_of_them():
-    model, x, y = regression(num_rows=400)
+    _, x, y = regression(num_rows=400)
     blocks = as_source((x, y)).split(Partition(4), 0)
     values = [np.zeros(100) for _ in range(4)]
     values[2][[7, 9]] = 0.06

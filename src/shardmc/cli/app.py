@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shardmc._version import __version__
-from shardmc.cli import demo, status
+from shardmc.cli import combine, demo, report, status
 
 app = typer.Typer(
     name="shardmc",
@@ -35,4 +35,7 @@ def root(
 
 
 app.command("demo")(demo.demo)
+app.command("combine")(combine.combine)
+app.command("compare")(combine.compare)
+app.command("report")(report.report)
 app.command("status")(status.status)

@@ -35,10 +35,11 @@ def apportion(weights: np.ndarray, total: int, order: Sequence[np.ndarray] = ())
 
 
 def pool(values: Sequence[np.ndarray], weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Pool shards' draws in proportion to weights, as many draws as there are in all.
+    """Pool shards' draws in proportion to weights.
 
-    Shard i gives about w_i sum_k T_k draws: its own draws thinned evenly where it has more, repeated evenly
-    where it has fewer. Equal weights and equal numbers of draws give every draw once.
+    Shard i gives about w_i S draws: its own draws thinned evenly where it has more, repeated evenly where it
+    has fewer. S is the largest number for which no draw is repeated, unless that would lose more than half of
+    all draws; then it is their number. Equal weights and equal numbers of draws give every draw once.
 
     Parameters
     ----------
@@ -59,11 +60,20 @@ def pool(values: Sequence[np.ndarray], weights: np.ndarray) -> tuple[np.ndarray,
     # Ties go by the number of draws and then by the draws themselves, so that the order of the shards is no
     # matter.
     means = np.array([v.mean(axis=0) for v in values])
-    counts = apportion(weights, int(lengths.sum()), (lengths, *means.T[:1]))
+    counts = apportion(weights, _size(lengths, weights), (lengths, *means.T[:1]))
     picks = [np.arange(n) * length // max(n, 1) for n, length in zip(counts, lengths, strict=True)]
     pooled = np.concatenate([v[pick] for v, pick in zip(values, picks, strict=True)])
     shard = np.repeat(np.arange(len(values)), counts)
     return pooled, shard, _repeat_notes(counts, lengths)
+
+
+def _size(lengths: np.ndarray, weights: np.ndarray) -> int:
+    """Number of pooled draws."""
+    total = int(lengths.sum())
+    # Half a draw of tolerance: shards that differ by a row must not cost a draw.
+    given = weights > 0
+    without_repeats = min(total, int(np.min((lengths[given] + 0.5) / weights[given])))
+    return without_repeats if 2 * without_repeats >= total else total
 
 
 def _repeat_notes(counts: np.ndarray, lengths: np.ndarray) -> tuple[str, ...]:

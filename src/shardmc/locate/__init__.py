@@ -2,7 +2,7 @@
 
 from shardmc.locate.gradients import gradients
 from shardmc.locate.leverage import KEEP, influential, leverage
-from shardmc.locate.newton import DECREMENT, locate
+from shardmc.locate.newton import DECREMENT, locate, newton_steps
 from shardmc.locate.shards import locate_shards
 
-__all__ = ["DECREMENT", "KEEP", "gradients", "influential", "leverage", "locate", "locate_shards"]
+__all__ = ["DECREMENT", "KEEP", "gradients", "influential", "leverage", "locate", "locate_shards", "newton_steps"]

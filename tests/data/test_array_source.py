@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
+
 from shardmc.data import Partition, as_source
 from shardmc.errors import DataError, OptionError
 
@@ -119,11 +120,20 @@ BAD = {
     ),
     "empty": (np.zeros((0, 2)), "The table is empty: it has no rows"),
     "no arrays": ({}, "holds no arrays"),
-    "no first axis": ({"x": np.zeros(3), "scale": 2.0}, "Column 'scale' is the single value 2.0, with no axis"),
+    "no first axis": (
+        {"x": np.zeros(3), "scale": 2.0},
+        "Column 'scale' is the single value 2.0, with no axis",
+    ),
     "a list": ([1, 2, 3], r"Column '\[0\]' is the single value 1.*numpy.asarray"),
-    "text": ({"x": np.array(["a", "b"])}, r"Column 'x' holds text \(<U1\); give its levels as whole-number codes"),
+    "text": (
+        {"x": np.array(["a", "b"])},
+        r"Column 'x' holds text \(<U1\); give its levels as whole-number codes",
+    ),
     "objects": (np.array([1, None]), "Column 'data' holds Python objects"),
-    "dates": (np.array(["2020-01-01"] * 2, dtype="M8[D]"), "Column 'data' holds dates .*days since some date"),
+    "dates": (
+        np.array(["2020-01-01"] * 2, dtype="M8[D]"),
+        "Column 'data' holds dates .*days since some date",
+    ),
     "complex": (np.zeros(2, dtype=complex), "complex numbers .*real and imaginary parts"),
     "overflow": (
         {"id": np.array([1, 3_000_000_000])},
@@ -177,14 +187,17 @@ def test_text_with_too_many_levels_cannot_stratify():
 
 
 def test_an_unknown_column_is_refused_with_the_nearest():
-    with pytest.raises(OptionError, match="Unknown column 'hieght'. Did you mean 'height'"):
+    with pytest.raises(OptionError, match=r"Unknown column 'hieght'. Did you mean 'height'"):
         as_source({"height": np.zeros(3)}, columns=["hieght"])
 
 
 def test_fingerprint_follows_the_content():
     base = {"x": np.arange(10.0), "y": np.arange(10)}
     changed = {**base, "x": np.where(np.arange(10) == 7, -1, np.arange(10.0))}
-    prints = [as_source(data).fingerprint for data in (base, changed, {**base, "y": base["x"]}, tuple(base.values()))]
+    prints = [
+        as_source(data).fingerprint
+        for data in (base, changed, {**base, "y": base["x"]}, tuple(base.values()))
+    ]
     assert len(set(prints)) == 4
     assert as_source({name: column.copy() for name, column in base.items()}).fingerprint == prints[0]
 

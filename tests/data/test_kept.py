@@ -1,7 +1,7 @@
 """Kept rows: where they are found, what they weigh, and that their table has few lengths."""
 
-import numpy as np
 import pytest
+
 from shardmc.data import Partition
 from shardmc.data.kept import padded_length
 from shardmc.errors import OptionError
@@ -11,7 +11,9 @@ from .conftest import make_source, shards_of
 
 @pytest.fixture(params=["dict", "streamed"])
 def blocks(request, tmp_path):
-    return make_source(request.param, tmp_path).split(Partition(3, weights="weight", sizes=[3, 600, 400]), seed=0)
+    return make_source(request.param, tmp_path).split(
+        Partition(3, weights="weight", sizes=[3, 600, 400]), seed=0
+    )
 
 
 def test_kept_rows_are_in_every_shard_with_the_users_weight(blocks):
@@ -48,7 +50,7 @@ def test_a_row_named_twice_is_kept_once(blocks):
 
 @pytest.mark.parametrize("positions", [[[3], [], []], [[-1], [], []], [[], []]])
 def test_positions_outside_are_refused(blocks, positions):
-    with pytest.raises(OptionError, match="cannot be kept: the shard has 3 rows|Positions of 2 shards"):
+    with pytest.raises(OptionError, match=r"cannot be kept: the shard has 3 rows|Positions of 2 shards"):
         blocks.keep(positions)
 
 

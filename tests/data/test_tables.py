@@ -8,6 +8,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+
 from shardmc.data import Partition, as_source
 from shardmc.errors import DataError, OptionError
 
@@ -83,7 +84,7 @@ def test_columns_that_are_not_numbers_are_left_out_unless_named():
 
 def test_numbers_that_turn_out_to_be_text_later():
     frame = pd.DataFrame({"x": pd.Series([1] * 2000 + ["a"], dtype=object)})
-    with pytest.raises(DataError, match="Column 'x' mixes types .*convert 'a'"):
+    with pytest.raises(DataError, match=r"Column 'x' mixes types .*convert 'a'"):
         as_source(frame).split(Partition(1), 0)
 
 
@@ -100,7 +101,9 @@ def test_numbers_that_turn_out_to_be_text_later():
 )
 def test_missing_values_are_counted(frame):
     source = as_source(frame)
-    with pytest.raises(DataError, match=r"Column 'x' has 2 missing values. Drop or impute .* can be left out"):
+    with pytest.raises(
+        DataError, match=r"Column 'x' has 2 missing values. Drop or impute .* can be left out"
+    ):
         source.split(Partition(1), 0)
     with pytest.raises(DataError, match=r"does not guess\.$"):
         source.select(["x"]).split(Partition(1), 0)
@@ -137,7 +140,10 @@ def test_rows_computed_from_columns(kind, tmp_path):
     def design(piece: pa.Table):
         names = np.asarray(piece.column("region").to_pylist())
         x = piece.column("x").to_numpy()
-        return {"row": piece.column("row").to_numpy(), "design": np.stack([x, x**2, names == "south"], axis=1)}
+        return {
+            "row": piece.column("row").to_numpy(),
+            "design": np.stack([x, x**2, names == "south"], axis=1),
+        }
 
     if kind == "jax":
         table.pop("region")
@@ -184,7 +190,7 @@ def test_tables_that_cannot_be_rows():
         as_source(pd.DataFrame({"name": ["a"]}))
     with pytest.raises(OptionError, match="Unknown column 'z'"):
         as_source(pd.DataFrame({"x": [1]}), columns=["z"])
-    with pytest.raises(DataError, match="Column names must differ.* 'x' 2 times"):
+    with pytest.raises(DataError, match=r"Column names must differ.* 'x' 2 times"):
         as_source(pd.DataFrame([[1, 2]], columns=["x", "x"]))
 
 

@@ -90,7 +90,9 @@ class ArraySource(Source):
     def sample(self, count: int, seed: int) -> Rows:
         positions = spread_positions(self.num_rows, count, seed)
         columns = self._columns()
-        return self._assemble(cast_sample(columns, [np.asarray(self._leaves[c.name][positions]) for c in columns]))
+        return self._assemble(
+            cast_sample(columns, [np.asarray(self._leaves[c.name][positions]) for c in columns])
+        )
 
     def split(self, partition: Partition, seed: int) -> Blocks:
         columns = self._columns()

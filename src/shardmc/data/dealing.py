@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import jax
@@ -22,15 +23,33 @@ PIECE_BYTES = 1 << 24
 Read = Callable[[Sequence[str], int], Iterator[list[np.ndarray]]]
 """read(names, count): the named columns' entries, `count` rows at a time, in the order of the rows."""
 
+_FEW = 32  # rows a shard; below, one scattered write is cheaper than a copy per shard
+_MOST_ROWS = 1 << 31  # JAX counts them with 32 bits
+
 _WEIGHTS, _STRATA = "row weights", "strata of rows"  # names under which arrays of the partition are read
+
+
+@dataclass(frozen=True)
+class Hand:
+    """Rows of one piece as they were dealt: sorted by shard, and where each shard's part of them goes."""
+
+    order: np.ndarray  # (row,) the rows sorted by shard
+    counts: np.ndarray  # (shard,) how many each shard gets
+    starts: np.ndarray  # (shard,) where in the sorted rows its part begins
+    targets: np.ndarray  # (shard,) where in the dealt columns its part goes
+
+    def of(self, shard: int) -> tuple[np.ndarray, int]:
+        """The rows that go to a shard, and where the first of them goes."""
+        start = self.starts[shard]
+        return self.order[start : start + self.counts[shard]], int(self.targets[shard])
 
 
 class Sink(ABC):
     """Where dealt rows go: flat columns in which each shard has a stretch of its own."""
 
     @abstractmethod
-    def write(self, number: int, targets: np.ndarray, counts: np.ndarray, entries: np.ndarray) -> None:
-        """Put entries, sorted by shard, into a column: counts[i] of them from row targets[i] on."""
+    def write(self, number: int, entries: np.ndarray, hand: Hand) -> None:
+        """Put entries of a column where their shards are."""
 
 
 @final
@@ -38,11 +57,23 @@ class MemorySink(Sink):
     """Columns in memory, aligned so that JAX on a CPU takes them over without a copy."""
 
     def __init__(self, columns: Sequence[Column], num_rows: int) -> None:
+        if num_rows >= _MOST_ROWS:
+            raise DataError(
+                f"{num_rows} rows are too many for one array; give Parquet files and a memory below their size, so "
+                "that shards are read when they are needed."
+            )
         self.columns = [aligned((num_rows, *column.shape), column.dtype) for column in columns]
 
-    def write(self, number: int, targets: np.ndarray, counts: np.ndarray, entries: np.ndarray) -> None:
-        starts = np.cumsum(counts) - counts
-        self.columns[number][np.arange(len(entries)) + np.repeat(targets - starts, counts)] = entries
+    def write(self, number: int, entries: np.ndarray, hand: Hand) -> None:
+        column = self.columns[number]
+        if len(entries) < _FEW * len(hand.counts):
+            column[np.arange(len(entries)) + np.repeat(hand.targets - hand.starts, hand.counts)] = entries[
+                hand.order
+            ]
+            return
+        for shard in np.flatnonzero(hand.counts):
+            members, place = hand.of(int(shard))
+            np.take(entries, members, axis=0, out=column[place : place + len(members)], mode="clip")
 
     def on_device(self) -> list[jax.Array]:
         """The columns as JAX arrays; each host copy goes as soon as the device has its own."""
@@ -80,7 +111,7 @@ class Dealing:
         if self._weights_name is not None:
             self.columns.append(Column(self._weights_name, float_type()))
         row_bytes = sum(column.row_bytes for column in self.columns)
-        self._at_once = max(1024, min(PIECE_BYTES // max(row_bytes, 1), 1 << 20))
+        self._at_once = max(1, min(PIECE_BYTES // max(row_bytes, 1), 1 << 20))
         strata = self._find_strata()
         counts = np.array([num_rows]) if strata is None else strata.counts
         self._strata = strata
@@ -109,8 +140,9 @@ class Dealing:
                 shards.astype(np.uint16) if len(self.sizes) < 1 << 16 else shards, kind="stable"
             )
             counts = np.bincount(shards, minlength=len(self.sizes))
+            hand = Hand(order, counts, np.cumsum(counts) - counts, targets)
             for number, tally in enumerate(tallies):
-                sink.write(number, targets, counts, tally.cast(piece[number])[order])
+                sink.write(number, tally.cast(piece[number]), hand)
             if self.has_weights:
                 total_weight += _sum_of_weights(piece[len(self.columns) - 1])
             targets += counts

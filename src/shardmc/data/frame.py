@@ -71,5 +71,6 @@ def _check_column(name: str, part: nw.DataFrame[Any]) -> None:
         part.to_arrow()
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(
-            f"Column {name!r} mixes types ({error.args[0]}); give it one numeric type, or leave it out of the columns used."
+            f"Column {name!r} mixes types ({error.args[0]}); give it one numeric type, or leave it out of the "
+            "columns used."
         ) from error

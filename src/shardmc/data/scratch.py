@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, final
 import numpy as np
 
 from shardmc.data.columns import Column
-from shardmc.data.dealing import Sink
+from shardmc.data.dealing import Hand, Sink
 from shardmc.errors import DataError
 
 _DONE = "dealt.json"
@@ -85,16 +85,14 @@ class ScratchSink(Sink):
         except OSError as error:
             raise self._full(error.strerror or str(error)) from error
 
-    def write(self, number: int, targets: np.ndarray, counts: np.ndarray, entries: np.ndarray) -> None:
+    def write(self, number: int, entries: np.ndarray, hand: Hand) -> None:
         width, file = self._widths[number], self._files[number]
-        data = memoryview(np.ascontiguousarray(entries).reshape(-1).view(np.uint8).data)
-        start = 0
+        data = memoryview(entries[hand.order].reshape(-1).view(np.uint8).data)
         try:
-            for shard in np.flatnonzero(counts):
-                stop = start + int(counts[shard]) * width
-                file.seek(int(targets[shard]) * width)
-                _write_all(file, data[start:stop])
-                start = stop
+            for shard in np.flatnonzero(hand.counts):
+                start = int(hand.starts[shard]) * width
+                file.seek(int(hand.targets[shard]) * width)
+                _write_all(file, data[start : start + int(hand.counts[shard]) * width])
         except OSError as error:
             raise self._full(error.strerror or str(error)) from error
 

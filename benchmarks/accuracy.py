@@ -191,13 +191,13 @@ def rare_event(p: float, shards: int, seed: int) -> tuple[float, float, int]:
 def _located(model, y, shards, keep):
     from shardmc.data import Partition, as_source
     from shardmc.engine import Local
-    from shardmc.locate import influential, leverage, locate, locate_shards
+    from shardmc.locate import influential, locate, locate_shards
 
     blocks, engine = as_source(y).split(Partition(shards), 0), Local()
     mode = locate(model, blocks, engine)
     positions = [np.empty(0, np.int64)] * shards
     if keep is not None:
-        positions, _ = influential(leverage(model, blocks, mode, engine), blocks, keep)
+        positions = influential(model, blocks, mode, engine, keep).positions
     kept = blocks.keep(positions)
     return kept, locate_shards(model, kept, mode, engine)
 

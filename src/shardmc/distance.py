@@ -253,6 +253,8 @@ def _columns(*sides: Side) -> list[list[_Column]]:
     """Each side as one array or distribution per coordinate."""
     result: list[list[_Column]] = []
     for side in sides:
+        if not isinstance(side, Distribution) and not isinstance(side[0], Distribution):
+            side = np.asarray(side)
         if isinstance(side, np.ndarray):
             array = side[:, None] if side.ndim == 1 else side
             if array.ndim != 2 or len(array) == 0 or not np.isfinite(array).all():

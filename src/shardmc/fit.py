@@ -15,7 +15,7 @@ from shardmc.engine import Local
 from shardmc.errors import ModelError, OptionError
 from shardmc.journal import Journal
 from shardmc.judge import combine_sampled, judge
-from shardmc.locate import KEEP, influential, leverage, locate, locate_shards
+from shardmc.locate import KEEP, influential, locate, locate_shards
 from shardmc.model import Model, columns_used, validate
 from shardmc.posterior import Posterior
 from shardmc.sample import Auto, Sampler, sample
@@ -213,9 +213,9 @@ def _locate(
         if sampler.needs_mode:
             raise
         return blocks, None
-    positions: list[np.ndarray] = [np.empty(0, np.int64)] * blocks.num_shards
+    positions = [np.empty(0, np.int64)] * blocks.num_shards
     if keep is not None and blocks.num_shards > 1:
-        positions, _ = influential(clock("leverage", leverage, model, blocks, mode, engine), blocks, keep)
+        positions = clock("keep", influential, model, blocks, mode, engine, keep).positions
     kept = blocks.keep(positions)
     located = clock("locate shards", locate_shards, model, kept, mode, engine)
     journal.write_located(located, positions)

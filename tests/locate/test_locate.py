@@ -85,17 +85,27 @@ def test_leverage_is_the_hat_matrix_diagonal_for_a_gaussian_regression():
     np.testing.assert_allclose(values, np.maximum(hat, residual**2 * hat), rtol=2e-3)
 
 
-def test_influential_rows_are_those_above_the_bar_and_at_most_a_shard_of_them():
-    _, x, y = regression(num_rows=400)
+def test_influential_rows_are_those_above_the_bar():
+    model, x, y = regression(num_rows=400)
+    y[[17, 230]] += 30
     blocks = as_source((x, y)).split(Partition(4), 0)
-    values = [np.zeros(100) for _ in range(4)]
-    values[2][[7, 9]] = 0.06
-    positions, qualified = influential(values, blocks, 0.2)
-    assert qualified == 2
-    assert [list(p) for p in positions] == [[], [], [7, 9], []]
-    positions, qualified = influential([np.linspace(0.1, 1, 100)] * 4, blocks, 0.2)
-    assert qualified == 400
-    assert 0 < sum(map(len, positions)) <= blocks.capacity
+    mode = locate(model, blocks, Local())
+    found = influential(model, blocks, mode, Local(), 0.2)
+    for positions, values in zip(found.positions, leverage(model, blocks, mode, Local()), strict=True):
+        np.testing.assert_array_equal(positions, np.flatnonzero(values > 0.2 / 4))
+    assert found.qualified == sum(map(len, found.positions)) >= 2
+
+
+def test_at_most_a_shard_of_rows_is_kept_the_most_influential_ones():
+    model, x, y = regression(num_rows=400)
+    blocks = as_source((x, y)).split(Partition(4), 0)
+    mode = locate(model, blocks, Local())
+    found = influential(model, blocks, mode, Local(), 1e-3)
+    kept = np.concatenate([v[p] for v, p in zip(leverage(model, blocks, mode, Local()), found.positions, strict=True)])
+    assert found.qualified > blocks.capacity
+    assert 0 < len(kept) <= blocks.capacity
+    every = np.sort(np.concatenate(leverage(model, blocks, mode, Local())))
+    assert kept.min() >= every[-blocks.capacity]
 
 
 def test_gradients_of_all_rows_match_float64():

@@ -80,7 +80,7 @@ def test_initial_values_are_given_on_the_natural_scale():
     np.testing.assert_array_equal(_model().initial, np.zeros(3))
     with pytest.raises(ModelError, match=r"initial\['sigma'\] is not inside the support"):
         _model(initial={"sigma": -1.0})
-    with pytest.raises(ModelError, match="Unknown parameter 'sgima'. Did you mean 'sigma'"):
+    with pytest.raises(ModelError, match=r"Unknown parameter 'sgima'. Did you mean 'sigma'"):
         _model(initial={"sgima": 1.0})
     with pytest.raises(ModelError, match=r"'beta' has shape \(2,\); \(3,\) was given"):
         _model(initial={"beta": np.zeros(3)})
@@ -218,4 +218,7 @@ def test_fingerprint_is_the_same_in_another_process():
 
 def test_importing_the_models_leaves_numpyro_alone():
     script = "import sys, shardmc.model; print('numpyro' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout.strip() == b"False"
+    assert (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout.strip()
+        == b"False"
+    )

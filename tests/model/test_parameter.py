@@ -19,19 +19,28 @@ COVARIANCE = np.array([[2.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 0.5]])
 MULTIVARIATE = {
     "real": (Parameter(3), lambda: dist.Normal(0.5, 2.0).expand([3]).to_event(1)),
     "positive": (Parameter(2, "positive"), lambda: dist.Gamma(2.0, 3.0).expand([2]).to_event(1)),
-    "unit_interval": (Parameter((2, 2), "unit_interval"), lambda: dist.Beta(2.0, 3.0).expand([2, 2]).to_event(2)),
+    "unit_interval": (
+        Parameter((2, 2), "unit_interval"),
+        lambda: dist.Beta(2.0, 3.0).expand([2, 2]).to_event(2),
+    ),
     "interval": (Parameter((), ("interval", -1.0, 3.0)), lambda: dist.Uniform(-1.0, 3.0)),
     "greater_than": (Parameter((), ("greater_than", 2.0)), lambda: dist.Pareto(2.0, 1.5)),
     "less_than": (Parameter((), ("less_than", 1.0)), lambda: dist.TruncatedNormal(0.0, 1.0, high=1.0)),
     "simplex": (Parameter(4, "simplex"), lambda: dist.Dirichlet(jnp.array([1.0, 2.0, 3.0, 0.7]))),
-    "simplices": (Parameter((2, 3), "simplex"), lambda: dist.Dirichlet(jnp.ones(3) * 2).expand([2]).to_event(1)),
+    "simplices": (
+        Parameter((2, 3), "simplex"),
+        lambda: dist.Dirichlet(jnp.ones(3) * 2).expand([2]).to_event(1),
+    ),
     "ordered": (
         Parameter(3, "ordered"),
         lambda: dist.TransformedDistribution(
             dist.Normal(jnp.zeros(3), 1.0).to_event(1), dist.transforms.OrderedTransform()
         ),
     ),
-    "positive_definite": (Parameter((3, 3), "positive_definite"), lambda: dist.Wishart(5.0, jnp.array(COVARIANCE))),
+    "positive_definite": (
+        Parameter((3, 3), "positive_definite"),
+        lambda: dist.Wishart(5.0, jnp.array(COVARIANCE)),
+    ),
     "corr_cholesky": (Parameter((3, 3), "corr_cholesky"), lambda: dist.LKJCholesky(3, 2.0)),
     "correlation": (Parameter((3, 3), "correlation"), lambda: dist.LKJ(3, 2.0)),
     "lower_cholesky": (
@@ -138,7 +147,12 @@ INTEGRABLE = {
     "corr_cholesky": (Parameter((2, 2), "corr_cholesky"), lambda: dist.LKJCholesky(2, 2.0), 15, 801),
     "correlation": (Parameter((2, 2), "correlation"), lambda: dist.LKJ(2, 2.0), 15, 801),
     "1x1": (Parameter((1, 1), "positive_definite"), lambda: dist.Wishart(3.0, jnp.eye(1)), 20, 801),
-    "2x2": (Parameter((2, 2), "positive_definite"), lambda: dist.Wishart(4.0, jnp.eye(2), validate_args=False), 9, 91),
+    "2x2": (
+        Parameter((2, 2), "positive_definite"),
+        lambda: dist.Wishart(4.0, jnp.eye(2), validate_args=False),
+        9,
+        91,
+    ),
 }
 
 

@@ -27,7 +27,8 @@ GOOD = {
     "jitted": (jax.jit(normal), jax.jit(standard)),
     "vmapped": (
         lambda params, rows: jax.vmap(
-            lambda p, row: -((row["y"] - row["x"] @ p["beta"]) ** 2), in_axes=(None, {"x": 0, "y": 0, "income": 0})
+            lambda p, row: -((row["y"] - row["x"] @ p["beta"]) ** 2),
+            in_axes=(None, {"x": 0, "y": 0, "income": 0}),
         )(params, rows),
         standard,
     ),
@@ -61,7 +62,10 @@ def test_data_of_any_scale_passes():
 
 BAD_LIKELIHOODS = {
     "sum": (lambda p, r: jnp.sum(normal(p, r)), "returns one number for all rows; .* leave out the sum"),
-    "column": (lambda p, r: normal(p, r)[:, None], r"returns shape \(12, 1\) for 12 rows; .* axes after the first"),
+    "column": (
+        lambda p, r: normal(p, r)[:, None],
+        r"returns shape \(12, 1\) for 12 rows; .* axes after the first",
+    ),
     "square": (lambda p, r: normal(p, r) - r["y"][:, None], r"shape \(12, 12\) .* broadcast to \(n, n\)"),
     "lagged": (lambda p, r: normal(p, r)[1:], r"returns shape \(11,\) for 12 rows"),
     "parameters": (lambda p, r: p["beta"] * 1.0, r"returns shape \(3,\) for 12 rows"),
@@ -74,14 +78,20 @@ BAD_LIKELIHOODS = {
     "if": (lambda p, r: r["y"] * (1 if p["beta"][0] > 0 else 2), "decides by `if`"),
     "filter": (lambda p, r: r["y"][r["y"] > 0] * p["beta"][0], "selects rows by a condition"),
     "loop": (lambda p, r: r["y"] * jnp.ones(int(r["y"].max())).sum() * p["beta"][0], "for a shape or a loop"),
-    "nan": (lambda p, r: jnp.log(r["y"]) + p["beta"].sum(), "is NaN for . of 12 sampled rows at the starting point"),
+    "nan": (
+        lambda p, r: jnp.log(r["y"]) + p["beta"].sum(),
+        "is NaN for . of 12 sampled rows at the starting point",
+    ),
     "infinite": (lambda p, r: jnp.log(p["beta"][0] ** 2) + r["y"], "is not finite for 12 of 12 sampled rows"),
     "gradient": (lambda p, r: r["y"] * jnp.sqrt(p["beta"][1]), r"gradient .* in parameter 'beta\[1\]'"),
     "centred": (
         lambda p, r: -((r["y"] - (r["x"] - r["x"].mean(0)) @ p["beta"]) ** 2),
         "of a row depends on the other rows",
     ),
-    "neighbour": (lambda p, r: -((r["y"] - p["beta"][0] * jnp.roll(r["y"], 1)) ** 2), "depends on the other rows"),
+    "neighbour": (
+        lambda p, r: -((r["y"] - p["beta"][0] * jnp.roll(r["y"], 1)) ** 2),
+        "depends on the other rows",
+    ),
 }
 
 

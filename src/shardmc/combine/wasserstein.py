@@ -61,6 +61,7 @@ class Wasserstein(Combiner):
             raise unknown("kind of Wasserstein", self.kind, get_args(Kind))
         if self.points < 2 or self.iterations < 1:
             raise OptionError("points must be at least 2 and iterations at least 1.")
+        object.__setattr__(self, "pools", self.kind != "empirical")
 
     def __call__(self, draws: ShardDraws, located: Located | None, rng: np.random.Generator) -> Combined:
         """Combine draws of the rescaled subposteriors; modes are not used."""

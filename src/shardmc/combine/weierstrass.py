@@ -8,7 +8,8 @@ from typing import Literal, final, get_args
 
 import numpy as np
 
-from shardmc.combine.moments import in_varying_directions, invertible_covariances, mended, symmetric
+from shardmc.combine.consensus import widening
+from shardmc.combine.moments import in_varying_directions, precisions, symmetric
 from shardmc.errors import OptionError, unknown
 from shardmc.types import Combined, Combiner, Located, ShardDraws
 
@@ -61,29 +62,25 @@ class Weierstrass(Combiner):
         return in_varying_directions(draws, lambda inner: self._merge_all(inner, rng))
 
     def _merge_all(self, draws: ShardDraws, rng: np.random.Generator) -> Combined:
-        covariances, notes = invertible_covariances(draws)
-        level = [_Side(v, s, 1.0) for v, s in zip(draws.values, covariances, strict=True)]
+        precision, notes = precisions(draws, small_sample=False)
+        level = [_Side(v, p) for v, p in zip(draws.values, precision, strict=True)]
         while len(level) > 1:
             merged = [self._merge(a, b, rng) for a, b in zip(level[::2], level[1::2], strict=False)]
             level = merged + level[len(merged) * 2 :]
-        return Combined(level[0].values, notes=notes)
+        values = level[0].values
+        if self.small_sample:
+            mean = values.mean(axis=0)
+            lengths = np.array([len(v) for v in draws.values])
+            values = mean + (values - mean) * widening(draws.shares, lengths, draws.dim)
+        return Combined(values, notes=notes)
 
     def _merge(self, one: _Side, two: _Side, rng: np.random.Generator) -> _Side:
         first, second = self._pairs(one, two, rng)
-        precision = (np.linalg.inv(one.covariance), np.linalg.inv(two.covariance))
-        spread = symmetric(np.linalg.inv(precision[0] + precision[1]))
-        values = (
-            one.values[first] @ (spread @ precision[0]).T + two.values[second] @ (spread @ precision[1]).T
-        )
-        mean, dim = values.mean(axis=0), values.shape[1]
-        noise = (one.noise + two.noise) / 4
-        if self.small_sample and min(len(one.values), len(two.values)) > 2 * dim:
-            # As in Consensus with two shards of equal weight, see `widening` there.
-            values = mean + (values - mean) / np.sqrt(1 - noise * (dim + 1) / len(values))
-        covariance = np.atleast_2d(np.cov(values.T))
-        # A draw that is kept in several pairs or in none makes noise like that of drawing anew.
-        noise = noise + 1 if self.accept < 1 else 1.0
-        return _Side(values, mended(covariance, len(values) - 1, spread), noise)
+        # The precisions of the shards are added up, not estimated again from draws that were used several times.
+        total = one.precision + two.precision
+        values = one.values[first] @ np.linalg.solve(total, one.precision).T
+        values += two.values[second] @ np.linalg.solve(total, two.precision).T
+        return _Side(values, total)
 
     def _pairs(self, one: _Side, two: _Side, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Rows of the two sides that are kept as pairs, about as many as the longer side has draws."""
@@ -92,7 +89,9 @@ class Weierstrass(Combiner):
         rounds = ceil(1 / self.accept)
         if rounds == 1:
             return order[0], order[1]
-        root = np.linalg.cholesky(np.linalg.inv(one.covariance + two.covariance))
+        # (S1 + S2)^-1 = P1 - P1 (P1 + P2)^-1 P1
+        metric = one.precision - one.precision @ np.linalg.solve(one.precision + two.precision, one.precision)
+        root = np.linalg.cholesky(symmetric(metric))
         # Single precision is enough for a distance that is only compared.
         center = one.values.mean(axis=0)
         left, right = (
@@ -127,9 +126,7 @@ class _Side:
     """Draws on one side of a merge."""
 
     values: np.ndarray  # (draw, dim)
-    covariance: np.ndarray  # (dim, dim)
-    noise: float
-    """Variance of the covariance's error, that of as many independent draws being 1."""
+    precision: np.ndarray  # (dim, dim)
 
 
 def _bandwidth(excess: np.ndarray, accept: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -38,29 +39,31 @@ class StreamBlocks(Blocks):
         return self.kept.count if self.kept else 0
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
+        # Always as long as if all shards were the largest, so that one compiled program serves every batch.
+        length = size * self.capacity
         groups = list(groups_of(shards, size))
         with ThreadPoolExecutor(1, thread_name_prefix="shardmc-read") as reader:
-            ahead = reader.submit(self._batch, *groups[0]) if groups else None
-            for number, (group, _) in enumerate(groups):
-                assert ahead is not None
-                batch = ahead.result()
+            ahead = deque(reader.submit(self._read, group, length) for group, _ in groups[:1])
+            for number, (group, padded) in enumerate(groups):
+                arrays = ahead.popleft().result()
                 if number + 1 < len(groups):
-                    ahead = reader.submit(self._batch, *groups[number + 1])
-                yield group, batch
-                del batch  # or its rows would stay while the next but one is read
+                    ahead.append(reader.submit(self._read, groups[number + 1][0], length))
+                # Here, not in the other thread: whether JAX is in x64 may be a setting of this one.
+                yield group, self._batch(group, padded, arrays)
+                del arrays  # or its rows would stay while the next but one is read
 
-    def _batch(self, group: list[int], padded: np.ndarray) -> Batch:
-        # Always as long as if all shards were the largest, so that one compiled program serves every batch.
-        leaves = [jax.device_put(array) for array in self._read(group, len(padded) * self.capacity)]
+    def _batch(self, group: list[int], padded: np.ndarray, arrays: list[np.ndarray]) -> Batch:
+        leaves = [jax.device_put(array) for array in arrays]
         weights = leaves.pop() if self.has_weights else None
-        starts = np.append(0, np.cumsum(self.sizes[group]))[: len(group)]
+        starts = np.cumsum(self.sizes[group]) - self.sizes[group]
         starts = np.append(starts, np.repeat(starts[-1:], len(padded) - len(group)))
         return make_batch(
             self, padded, jax.tree.unflatten(self.structure, leaves), weights, starts, self.kept
         )
 
-    def _read(self, shards: Sequence[int], length: int) -> Iterator[np.ndarray]:
+    def _read(self, shards: Sequence[int], length: int) -> list[np.ndarray]:
         """Every column's entries in these shards, one after another, then the last of them up to the length."""
+        arrays = []
         for number, column in enumerate(self.columns):
             array = aligned((length, *column.shape), column.dtype)
             row = 0
@@ -70,7 +73,8 @@ class StreamBlocks(Blocks):
                     self._fill(file, int(self.starts[shard]) * column.row_bytes, array[row : row + count])
                     row += count
             array[row:] = array[row - 1]
-            yield array
+            arrays.append(array)
+        return arrays
 
     def _open(self, number: int) -> Any:
         try:

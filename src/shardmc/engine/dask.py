@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ROUNDS = 4
 """Batches per thread that a map is cut into, so that no worker waits long for the last one."""
 _MOST_IN_FLIGHT = 64
-_ATTEMPTS = 10
+_ATTEMPTS = 4
 _LARGE = 1 << 16
 """Bytes beyond which what all tasks share is sent once per worker and not with every task."""
 
@@ -118,7 +118,7 @@ class Dask(Engine):
         waiting, pending = deque(groups), dict[Any, Sequence[int]]()
         attempts: dict[int, int] = {}
         most = max(_MOST_IN_FLIGHT, 4 * self._prepared())
-        completed = as_completed(with_results=True, raise_errors=False)
+        completed = as_completed(loop=self.client.loop, with_results=True, raise_errors=False)
         try:
             while waiting or pending:
                 while waiting and len(pending) < most:

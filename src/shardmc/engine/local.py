@@ -34,7 +34,9 @@ def run_batch(
     def evaluate(i: jax.Array) -> Any:
         # Materialised, a shard's rows meet XLA's fused matrix kernels; as a lazy slice they would not.
         rows, weights = lax.optimization_barrier(batch.take(i))
-        return program(rows, weights, jax.tree.map(lambda a: a[i], per_shard), shared)
+        # An accelerator's default would round the factors of a matrix product to ten bits.
+        with jax.default_matmul_precision("highest"):
+            return program(rows, weights, jax.tree.map(lambda a: a[i], per_shard), shared)
 
     def one(i: jax.Array) -> Any:
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(evaluate, i))

@@ -1,8 +1,8 @@
 """Where the posterior is: modes, curvatures, and the rows that matter much."""
 
 from shardmc.locate.gradients import gradients
-from shardmc.locate.leverage import KEEP, influential, leverage
+from shardmc.locate.leverage import KEEP, Influential, influential, leverage
 from shardmc.locate.newton import DECREMENT, locate, newton_steps
 from shardmc.locate.shards import locate_shards
 
-__all__ = ["DECREMENT", "KEEP", "gradients", "influential", "leverage", "locate", "locate_shards", "newton_steps"]
+__all__ = ["DECREMENT", "KEEP", "Influential", "gradients", "influential", "leverage", "locate", "locate_shards", "newton_steps"]

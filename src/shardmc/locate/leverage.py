@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
 import jax
@@ -46,33 +46,75 @@ class RowLeverage:
         return jnp.maximum(score, curvature)
 
 
+@dataclass(frozen=True)
+class InfluentialRows:
+    """Program: positions and leverages of a shard's rows above a bar, the first `most` of them, and their number."""
+
+    model: Model
+    most: int
+
+    def __call__(
+        self, rows: Rows, weights: jax.Array, share: jax.Array, shared: tuple[DeviceFrame, jax.Array]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        frame, bar = shared
+        values = RowLeverage(self.model)(rows, weights, share, frame)
+        above = values > bar
+        (positions,) = jnp.nonzero(above, size=self.most, fill_value=0)
+        return positions, values[positions], jnp.sum(above)
+
+
+@dataclass(frozen=True)
+class Influential:
+    """Rows to keep in every shard."""
+
+    positions: list[np.ndarray]  # one array per shard, positions among the shard's own rows
+    qualified: int
+    """How many rows were above the bar; more than are kept where there were too many."""
+    passes: float = 1.0
+
+
 def leverage(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> list[np.ndarray]:
     """Leverage of every row at the mode, one array per shard, in one pass over the data.
 
-    The larger of the curvature's, tr(H^-1 |Hess l_j|), and the score's, g_j^T H^-1 g_j. Leverages sum to about the
-    number of parameters.
+    The larger of the curvature's, tr(H^-1 |Hess l_j|), and the score's, g_j^T H^-1 g_j. Leverages sum to about
+    the number of parameters.
     """
-    frame = DeviceFrame.of(mode.frame)
     result: list[np.ndarray] = [np.empty(0)] * blocks.num_shards
-    shares = jnp.asarray(blocks.shares, jnp.result_type(float))
-    for shard, values in engine.map(RowLeverage(model), blocks, shares, frame):
-        result[shard] = np.asarray(values)
+    shares = np.asarray(blocks.shares, jnp.result_type(float))
+    for shard, values in engine.map(RowLeverage(model), blocks, shares, DeviceFrame.of(mode.frame)):
+        result[shard] = np.asarray(values)[: blocks.sizes[shard]]
     return result
 
 
 def influential(
-    leverages: Sequence[np.ndarray], blocks: Blocks, threshold: float = KEEP
-) -> tuple[list[np.ndarray], int]:
-    """Positions of the rows to keep in every shard, and how many qualified.
+    model: Model, blocks: Blocks, mode: Mode, engine: Engine, threshold: float = KEEP
+) -> Influential:
+    """The rows whose leverage exceeds threshold * max_i a_i, in one pass over the data.
 
-    A row qualifies where its leverage exceeds threshold * max_i a_i. At most as many as a shard has rows are
-    kept, the most influential ones, so that a shard at most doubles.
+    At most as many as a shard has rows are kept, the most influential ones, so that a shard at most doubles.
     """
     bar = threshold * float(blocks.shares.max())
-    positions = [np.flatnonzero(values > bar) for values in leverages]
-    qualified = sum(map(len, positions))
-    if qualified > blocks.capacity:
-        every = np.concatenate([values[p] for values, p in zip(leverages, positions, strict=True)])
-        bar = np.partition(every, len(every) - blocks.capacity)[len(every) - blocks.capacity]
-        positions = [np.flatnonzero(values > bar) for values in leverages]
-    return positions, qualified
+    # Leverages sum to about dim (twice, for score and curvature), so a random shard has about 2 dim / threshold rows
+    # above the bar at most; four times that leaves room for chance.
+    most = min(blocks.capacity, math.ceil(8 * model.dim / threshold))
+    real = jnp.result_type(float)
+    shared = (DeviceFrame.of(mode.frame), jnp.asarray(bar, real))
+    positions: list[np.ndarray] = [np.empty(0, np.int64)] * blocks.num_shards
+    values: list[np.ndarray] = [np.empty(0)] * blocks.num_shards
+    qualified = 0
+    program = InfluentialRows(model, most)
+    for shard, (found, leverages, count) in engine.map(program, blocks, np.asarray(blocks.shares, real), shared):
+        kept = min(int(count), most)
+        positions[shard], values[shard] = np.asarray(found[:kept], np.int64), np.asarray(leverages[:kept])
+        qualified += int(count)
+    return Influential(_most_influential(positions, values, blocks.capacity), qualified)
+
+
+def _most_influential(
+    positions: list[np.ndarray], values: list[np.ndarray], capacity: int
+) -> list[np.ndarray]:
+    every = np.concatenate(values)
+    if len(every) <= capacity:
+        return positions
+    bar = np.partition(every, len(every) - capacity)[len(every) - capacity]
+    return [p[v > bar] for p, v in zip(positions, values, strict=True)]

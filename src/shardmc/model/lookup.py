@@ -25,8 +25,8 @@ def missing(function: str, kind: str, name: object, names: Iterable[str]) -> str
     >>> missing("log_likelihood", "column", "agge", ["income", "age"])
     "log_likelihood reads column 'agge', which does not exist. There are: age, income."
     """
-    valid = list(names)
-    nearest = difflib.get_close_matches(str(name), valid, n=len(valid) or 1, cutoff=0.0)
+    wanted = str(name).lower()
+    nearest = sorted(names, key=lambda valid: -difflib.SequenceMatcher(None, wanted, valid.lower()).ratio())
     return (
         f"{function} reads {kind} {name!r}, which does not exist. There are: {', '.join(nearest) or 'none'}."
     )

@@ -175,7 +175,8 @@ class Model(Recipe):
         natural = self.natural(theta)
         if self.derived_function is None or len(theta) == 0:
             return natural
-        return natural | _blockwise(self._derived_program, theta)
+        derived = _blockwise(self._derived_program, theta)
+        return natural | {name: derived[name] for name in self.derived_names}
 
     def natural_vector(self, theta: np.ndarray) -> np.ndarray:
         """Draws on the natural scale as one matrix (draw, natural_dim), columns as in `natural_names`.
@@ -221,6 +222,16 @@ class Model(Recipe):
     def natural_names(self) -> list[str]:
         """One name per column of `natural_vector`."""
         return [label for name, parameter in self.parameters.items() for label in parameter.free.labels(name)]
+
+    @cached_property
+    def derived_names(self) -> list[str]:
+        """Names of the derived quantities, in the order of the function that returns them."""
+        names: list[str] = []
+        if self.derived_function is not None:
+            derived = self.derived_function
+            # Read inside, because a dict that leaves a JAX program is sorted.
+            jax.eval_shape(lambda theta: names.extend(derived(self.constrain(theta))), self.initial)
+        return names
 
     @property
     def natural_dim(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,9 @@ from shardmc.model.rows import TwoSamples, num_rows
 Run = Callable[[Any], Any]
 """The model function, called on some rows."""
 
-MARGINALISE = "Marginalise it (labels of a mixture: numpyro.distributions.MixtureSameFamily), or write a Gibbs sampler"
+MARGINALISE = (
+    "Marginalise it (labels of a mixture: numpyro.distributions.MixtureSameFamily), or write a Gibbs sampler"
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class _Site:
     """What one run of the model tells about a sample site."""
 
     shape: tuple[int, ...]  # of its value
+    unconstrained_shape: tuple[int, ...]
     density_shape: tuple[int, ...]
     support: (
         Any  # tree structure of the NumPyro constraint, whose bounds are only known when numbers are computed
@@ -119,7 +121,7 @@ def _structure(run: Run, rows: Any) -> _Structure:
     structure = _Structure()
 
     def record(rows: Any) -> None:
-        for name, site in _trace(run, rows, None).items():
+        for name, site in _trace(run, rows).items():
             match site["type"]:
                 case "sample":
                     shape, density_shape = jnp.shape(site["value"]), jnp.shape(_log_density(site))
@@ -128,7 +130,14 @@ def _structure(run: Run, rows: Any) -> _Structure:
                         site["fn"].support.is_discrete,
                     )
                     group = structure.observed if site["is_observed"] else structure.latent
-                    group[name] = _Site(shape, density_shape, support, is_discrete, _is_factor(site["fn"]))
+                    group[name] = _Site(
+                        shape,
+                        _unconstrained_shape(site),
+                        density_shape,
+                        support,
+                        is_discrete,
+                        _is_factor(site["fn"]),
+                    )
                 case "deterministic":
                     structure.deterministic[name] = jnp.shape(site["value"])
                 case "plate":
@@ -141,18 +150,17 @@ def _structure(run: Run, rows: Any) -> _Structure:
     return structure
 
 
-def _trace(run: Run, rows: Any, key: jax.Array | None) -> dict[str, Any]:
-    """Sites of the model with the latent ones at random points around 0 on the unconstrained scale, or at 0."""
+def _trace(run: Run, rows: Any, unconstrained: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Sites of the model with the latent ones at given unconstrained values, or at 0."""
     from numpyro import handlers
     from numpyro.distributions import biject_to
 
     def value_of(site: dict[str, Any]) -> Any:
         if site["type"] != "sample" or site["is_observed"]:
             return None
-        shape = tuple(site["kwargs"].get("sample_shape", ())) + tuple(site["fn"].shape())
         support = site["fn"].support
         if support.is_discrete:
-            return jnp.zeros(shape, int)
+            return jnp.zeros(_value_shape(site), int)
         try:
             bijection = biject_to(support)
         except NotImplementedError:
@@ -160,16 +168,27 @@ def _trace(run: Run, rows: Any, key: jax.Array | None) -> dict[str, Any]:
                 f"Latent site {site['name']!r} has support {support!r}, which has no bijection to the real numbers in "
                 "NumPyro: write it as a function of other sites."
             ) from None
-        unconstrained = bijection.inverse_shape(shape)
-        if key is None:
-            return bijection(jnp.zeros(unconstrained))
-        named = jax.random.fold_in(key, zlib.crc32(site["name"].encode()))
-        return bijection(0.5 * jax.random.normal(named, unconstrained))
+        if unconstrained is None:
+            return bijection(jnp.zeros(bijection.inverse_shape(_value_shape(site))))
+        return bijection(unconstrained[site["name"]])
 
     # The seed is for what a model may draw besides its sites; it is made inside, so that no tracer leaks.
     return handlers.trace(
         handlers.substitute(handlers.seed(run, rng_seed=0), substitute_fn=value_of)
     ).get_trace(rows)
+
+
+def _value_shape(site: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(site["kwargs"].get("sample_shape", ())) + tuple(site["fn"].shape())
+
+
+def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...]:
+    """Shape of a latent site on the unconstrained scale; that of its value where there is none."""
+    from numpyro.distributions import biject_to
+
+    if site["is_observed"] or site["fn"].support.is_discrete:
+        return jnp.shape(site["value"])
+    return tuple(biject_to(site["fn"].support).inverse_shape(_value_shape(site)))
 
 
 def _is_factor(fn: Any) -> bool:
@@ -254,19 +273,24 @@ class _Values:
 
 def _values(run: Run, samples: TwoSamples, structure: _Structure, rowless: list[str]) -> _Values:
     """Run the model at the same parameters with different rows, and at different parameters."""
+    rng = np.random.default_rng(0)
+    here, there = (
+        {name: 0.5 * rng.standard_normal(site.unconstrained_shape) for name, site in structure.latent.items()}
+        for _ in range(2)
+    )
 
-    @jax.jit
-    def program(key: jax.Array, rows: Any) -> tuple[Any, Any, Any]:
-        trace = _trace(run, rows, key)
+    def one(unconstrained: Any, rows: Any) -> tuple[Any, Any, Any]:
+        trace = _trace(run, rows, unconstrained)
         densities = {name: _log_density(trace[name]) for name in (*structure.latent, *rowless)}
         supports = {name: jax.tree.leaves(trace[name]["fn"].support) for name in structure.latent}
         return densities, supports, {name: trace[name]["value"] for name in structure.deterministic}
 
+    @jax.jit
+    def program(here: Any, there: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
+        return one(here, first), one(here, second), one(there, second)
+
     with calling("The NumPyro model"):
-        first, second, elsewhere = (
-            program(jax.random.key(seed), rows)
-            for seed, rows in ((0, samples.first), (0, samples.second), (1, samples.second))
-        )
+        first, second, elsewhere = program(here, there, samples.first, samples.second)
     supports = {
         name: jax.tree.unflatten(site.support, [_as_number(bound) for bound in first[1][name]])
         if _same(first[1][name], elsewhere[1][name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,7 +98,7 @@ def _apart(heights: np.ndarray, low: float, high: float) -> np.ndarray:
     gap = 0.05 * np.log(high / low)
     placed = np.log(heights)
     order = np.argsort(placed)
-    for below, above in zip(order[:-1], order[1:], strict=True):
+    for below, above in pairwise(order):
         placed[above] = max(placed[above], placed[below] + gap)
     return np.exp(placed)
 

@@ -7,6 +7,7 @@ from shardmc.report.plots import (
     plot_forest,
     plot_marginals,
     plot_pair,
+    plot_ridges,
     plot_shards,
 )
 
@@ -16,6 +17,7 @@ __all__ = [
     "plot_forest",
     "plot_marginals",
     "plot_pair",
+    "plot_ridges",
     "plot_shards",
     "repr_html",
     "write_report",

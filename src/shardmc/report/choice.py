@@ -49,22 +49,22 @@ def worst_pair(posterior: Posterior) -> tuple[int, int] | None:
         named = [posterior.names.index(name) for name, _ in worst.loadings if name in posterior.names]
         if len(named) >= 2:
             return named[0], named[1]
-    correlation = np.abs(_correlation(posterior.theta))
+    correlation = _correlation(posterior.theta)
     first, second = np.unravel_index(int(np.argmax(correlation)), correlation.shape)
     return int(first), int(second)
 
 
 def _correlation(theta: np.ndarray) -> np.ndarray:
-    """Correlations (dim, dim) with -1 on and below the diagonal, so that the largest is of a pair."""
+    """Absolute correlations (dim, dim), -1 on and below the diagonal, so that the largest is of a pair."""
     finite = theta[np.isfinite(theta).all(axis=1)]
     dim = theta.shape[1]
     found = np.zeros((dim, dim))
     if len(finite) > 1:
         scale = finite.std(axis=0)
         z = (finite - finite.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
-        found = z.T @ z / len(finite)
-    found[np.tril_indices(dim)] = -np.inf
-    return np.where(np.isneginf(found), -1.0, np.abs(found))
+        found = np.abs(z.T @ z) / len(finite)
+    found[np.tril_indices(dim)] = -1.0
+    return found
 
 
 def shards_to_draw(posterior: Posterior, most: int) -> np.ndarray:

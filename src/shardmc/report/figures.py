@@ -14,14 +14,16 @@ from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
 from shardmc.report.forest import plot_certificate, plot_forest
 from shardmc.report.marginals import plot_marginals
 from shardmc.report.pair import plot_pair
+from shardmc.report.ridges import plot_ridges
 from shardmc.report.shards import LEVEL, outlying, plot_chains, plot_shards
 from shardmc.report.style import to_svg
 
 FIRST = 12
 """Parameters whose marginals are shown at once."""
 _SHARDS = 24
-_CURVES = 1_500  # of shards, over all the other parameters: what keeps the page small
+_CURVES = 2_000  # of shards, over all the other parameters
 _FOREST = 40  # rows of one forest plot
+_RIDGES = 16  # rows of one ridge plot
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,19 @@ def _span(title: str, part: int, parts: int) -> str:
 def marginal_pictures(posterior: Posterior) -> tuple[list[Picture], list[Picture]]:
     """Marginals of the coordinates that may be most wrong, and simpler ones of all the others."""
     order = worst_first(posterior)
-    first = [_marginal(posterior, k, _SHARDS, before=True) for k in order[:FIRST]]
+    first = []
+    for k in order[:FIRST]:
+        figure = plot_marginals(posterior, [k], shards=_SHARDS, legend=False)
+        first.append(picture(f"marginal-{k}", f"Marginal density of {posterior.names[k]}", figure))
     rest = order[FIRST:]
+    # What keeps the page small: the more coordinates, the fewer shards of each.
     shards = int(np.clip(_CURVES // max(len(rest), 1), 4, _SHARDS))
-    return first, [_marginal(posterior, k, shards, before=False) for k in rest]
-
-
-def _marginal(posterior: Posterior, coordinate: int, shards: int, *, before: bool) -> Picture:
-    figure = plot_marginals(posterior, [coordinate], shards=shards, legend=False, before=before)
-    return picture(f"marginal-{coordinate}", f"Marginal density of {posterior.names[coordinate]}", figure)
+    chunks = [rest[start : start + _RIDGES] for start in range(0, len(rest), _RIDGES)]
+    title = "Marginal densities"
+    return first, [
+        picture(f"ridges-{k}", _span(title, k, len(chunks)), plot_ridges(posterior, chunk, shards=shards))
+        for k, chunk in enumerate(chunks)
+    ]
 
 
 def marginal_key(posterior: Posterior) -> list[tuple[str, str]]:
@@ -130,8 +136,8 @@ def agreement_picture(posterior: Posterior) -> Picture | None:
     )
     without = f" {missing} without a mode are left out." if missing else ""
     caption = (
-        f"How far each shard's mode is from that of all rows, against what chance makes if all rows come from one model. "
-        f"{said}{without} The band holds each point of a good run with probability 0.95; the dashed line holds "
+        "How far each shard's mode is from that of all rows, against what chance makes if all rows come from one "
+        f"model. {said}{without} The band holds each point of a good run with probability 0.95; the dashed line holds "
         f"all of them with probability {1 - LEVEL:g}."
     )
     return picture("agreement", "Do the shards agree?", plot_shards(posterior), caption)

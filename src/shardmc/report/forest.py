@@ -16,7 +16,7 @@ from shardmc.report.style import COLORS, SharedFigure, draw_curves, styled, tidy
 _ROW = 0.17  # inches
 _WIDTH = 4.0
 _LONGEST = 22  # characters of a name
-_DECADE = 20.0  # parameters whose reach differs by less share an axis
+_LIKE = 100.0  # parameters whose reach differs by less share an axis
 _MOST_PANELS = 5
 
 
@@ -54,7 +54,7 @@ def plot_forest(
     panels = _by_reach(table)
     heights = [len(panel) * _ROW + 0.42 for panel in panels]
     figure = SharedFigure((_WIDTH, sum(heights) + 0.05))
-    left = _left_margin(names)
+    left = left_margin(names)
     bottom = 1.0
     for panel, height in zip(panels, heights, strict=True):
         share = height / figure.get_figheight()
@@ -71,7 +71,7 @@ def _by_reach(table: np.ndarray) -> list[list[int]]:
     reach = np.nan_to_num(np.abs(table[:, [0, 3]]).max(axis=1))
     groups: list[list[int]] = []
     for k in np.argsort(-reach, kind="stable"):
-        fits = groups and (reach[k] * _DECADE >= reach[groups[-1][0]] or len(groups) == _MOST_PANELS)
+        fits = groups and (reach[k] * _LIKE >= reach[groups[-1][0]] or len(groups) == _MOST_PANELS)
         if fits:
             groups[-1].append(int(k))
         else:
@@ -89,7 +89,7 @@ def _draw_forest(axes: Axes, names: Sequence[str], table: np.ndarray) -> None:
     low, high = axes.get_xlim()
     if low < 0 < high:
         axes.axvline(0, color=COLORS["rule"], linewidth=0.8, zorder=0)
-    _name_rows(axes, names)
+    name_rows(axes, names)
     tidy_axis(axes, ticks=5)
 
 
@@ -113,7 +113,7 @@ def plot_certificate(posterior: Posterior, parameters: Sequence[str | int] | Non
     names = [posterior.names[k] for k in chosen]
     height = len(chosen) * _ROW + 0.72
     figure = SharedFigure((_WIDTH, height))
-    left = _left_margin(names)
+    left = left_margin(names)
     width = (0.95 - left) / 2
     bottom, size = 0.40 / height, 1 - 0.66 / height
     mean = figure.add_axes((left, bottom, width - 0.02, size))
@@ -128,8 +128,8 @@ def plot_certificate(posterior: Posterior, parameters: Sequence[str | int] | Non
     mean.set_title("Error of the mean", pad=4)
     sd.set_xlabel("drawn / true")
     sd.set_title("Ratio of sds", pad=4)
-    _name_rows(mean, names)
-    _name_rows(sd, [""] * len(names))
+    name_rows(mean, names)
+    name_rows(sd, [""] * len(names))
     return figure
 
 
@@ -154,7 +154,8 @@ def _draw_errors(axes: Axes, value: np.ndarray, se: np.ndarray, target: float, b
     tidy_axis(axes, ticks=4)
 
 
-def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """One row per name, the first on top, long names cut."""
     short = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in names]
     axes.set_yticks(np.arange(len(names)), short, color=COLORS["ink"])
     axes.set_ylim(len(names) - 0.4, -0.6)
@@ -162,6 +163,6 @@ def _name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _left_margin(names: Sequence[str]) -> float:
+def left_margin(names: Sequence[str]) -> float:
     """Share of the width that the longest name takes."""
     return 0.04 + min(max(map(len, names), default=1), _LONGEST) * 0.0185

@@ -19,7 +19,7 @@ from shardmc.report.style import COLORS, SharedFigure, draw_curves, no_y_axis, s
 Curve = tuple[np.ndarray, np.ndarray]
 Box = tuple[float, float, float, float]
 
-_WIDTH, _HIGH, _LOW = 3.3, 2.15, 1.25  # inches of a cell with two panels, or with one
+_WIDTH, _HEIGHT = 3.3, 2.15  # inches of a coordinate's two panels
 _FEWEST = 8  # draws of which a density can be guessed
 _WINDOW = 4.2  # posterior sds on either side of the mean in the lower panel
 
@@ -43,12 +43,11 @@ def plot_marginals(
     shards: int = 24,
     columns: int | None = None,
     legend: bool = True,
-    before: bool = True,
 ) -> Figure:
     """Densities of the combined posterior over the shards' own, before and after they were moved.
 
-    For each coordinate two panels: above, the shards as they were sampled, on an axis wide enough for all of them; below,
-    the window around the combined posterior, with the shards after the combiner moved them.
+    For each coordinate two panels: above, the shards as they were sampled, on an axis wide enough for all of them;
+    below, the window around the combined posterior, with the shards after the combiner moved them.
 
     Parameters
     ----------
@@ -62,13 +61,11 @@ def plot_marginals(
         Coordinates side by side.
     legend
         Whether to explain the lines.
-    before
-        False leaves out the upper panel.
     """
     chosen = coordinates(posterior, parameters, 12)
     columns = min(len(chosen), 3 if columns is None else columns)
     rows = -(-len(chosen) // columns)
-    height = (_HIGH if before else _LOW) * rows
+    height = _HEIGHT * rows
     top = 0.3 if legend else 0.0
     figure = SharedFigure((_WIDTH * columns, height + top))
     drawn = shards_to_draw(posterior, shards)
@@ -76,17 +73,17 @@ def plot_marginals(
         row, column = divmod(cell, columns)
         bottom = height * (1 - (row + 1) / rows) / (height + top)
         box = (column / columns, bottom, 1 / columns, height / rows / (height + top))
-        _draw_marginal(figure, box, posterior, k, drawn, before)
+        _draw_marginal(figure, box, posterior, k, drawn)
     if legend:
-        _legend(figure, posterior, len(drawn), before)
+        _legend(figure, posterior, len(drawn))
     return figure
 
 
-def marginal(posterior: Posterior, coordinate: int, shards: np.ndarray) -> Marginal:
-    """The curves of one coordinate for the shards named."""
+def marginal(posterior: Posterior, coordinate: int, shards: np.ndarray, *, before: bool = True) -> Marginal:
+    """The curves of one coordinate for the shards named, as they were sampled only if asked."""
     theta = posterior.theta[:, coordinate]
     finite = theta[np.isfinite(theta)]
-    own = posterior.shards.draws[shards, :, coordinate]
+    own = posterior.shards.draws[shards, :, coordinate] if before else []
     moved = [] if posterior.shard is None else [theta[posterior.shard == i] for i in shards]
     return Marginal(
         combined=density_curve(finite, 96),
@@ -104,20 +101,14 @@ def _curves(samples: Sequence[np.ndarray] | np.ndarray) -> list[Curve]:
 
 
 def _draw_marginal(
-    figure: Figure, box: Box, posterior: Posterior, coordinate: int, shards: np.ndarray, before: bool
+    figure: Figure, box: Box, posterior: Posterior, coordinate: int, shards: np.ndarray
 ) -> None:
     curves = marginal(posterior, coordinate, shards)
-    title = label(posterior, coordinate)
-    if before:
-        above, below = _axes(figure, box, 0.61, 0.29), _axes(figure, box, 0.11, 0.34)
-        _draw_before(above, curves, fractional=posterior.plan.get("scaling") == "fractional")
-        _draw_after(below, curves)
-        _draw_zoom(figure, above, below)
-        above.set_title(title, pad=3)
-    else:
-        below = _axes(figure, box, 0.19, 0.66)
-        _draw_after(below, curves)
-        below.set_title(title, pad=3)
+    above, below = _axes(figure, box, 0.61, 0.29), _axes(figure, box, 0.11, 0.34)
+    _draw_before(above, curves, fractional=posterior.plan.get("scaling") == "fractional")
+    _draw_after(below, curves)
+    _draw_zoom(figure, above, below)
+    above.set_title(label(posterior, coordinate), pad=3)
 
 
 def _axes(figure: Figure, box: Box, bottom: float, height: float) -> Axes:
@@ -211,14 +202,14 @@ def _typical_peak(curves: Sequence[Curve]) -> float:
     return float(np.quantile([y.max() for _, y in curves], 0.9)) if curves else 0.0
 
 
-def _legend(figure: Figure, posterior: Posterior, drawn: int, before: bool) -> None:
+def _legend(figure: Figure, posterior: Posterior, drawn: int) -> None:
     total = posterior.shards.num_shards
     some = f"{drawn} of {total} shards" if drawn < total else f"{total} shards" if total > 1 else "the shard"
-    lines = [Line2D([], [], color=COLORS["combined"], linewidth=1.7)]
-    words = ["combined"]
-    if before:
-        lines.append(Line2D([], [], color=COLORS["before"], linewidth=1.0))
-        words.append(f"{some}, as sampled")
+    lines = [
+        Line2D([], [], color=COLORS["combined"], linewidth=1.7),
+        Line2D([], [], color=COLORS["before"], linewidth=1.0),
+    ]
+    words = ["combined", f"{some}, as sampled"]
     if posterior.shard is not None:
         lines.append(Line2D([], [], color=COLORS["after"], linewidth=1.0))
         words.append("the same, moved")

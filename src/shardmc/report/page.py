@@ -1,4 +1,4 @@
-"""One self-contained HTML page that tells whether to believe a posterior, and shows why; and a short form for notebooks."""
+"""One self-contained HTML page that says whether to believe a posterior, and why; a short form for notebooks."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def render(posterior: Posterior) -> str:
             certificate=figures.all_or_nothing(figures.certificate_picture, posterior),
             forests=forests,
             marginals=first,
-            other_marginals=others,
+            ridges=others,
+            num_ridges=len(posterior.names) - len(first),
             key=figures.marginal_key(posterior),
             pair=figures.all_or_nothing(figures.pair_picture, posterior),
             shard_figures=[
@@ -175,7 +176,7 @@ def _facts(posterior: Posterior, frame: pd.DataFrame) -> list[tuple[str, str]]:
         worst = _extreme(np.abs(certificate.mean_error), np.fmax)
         far = certificate.sd_ratio[np.argmax(np.nan_to_num(np.abs(np.log(certificate.sd_ratio))))]
         facts += [
-            ("largest mean error", f"{fixed(worst, 2)} sd"),
+            ("worst mean error", f"{fixed(worst, 2)} sd"),
             ("worst sd ratio", fixed(float(far), 2)),
             ("shape test, p", probability(certificate.stein.p_value)),
         ]

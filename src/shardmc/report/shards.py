@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 from scipy import stats
 
 from shardmc.errors import OptionError
@@ -164,12 +164,12 @@ def plot_chains(posterior: Posterior) -> Figure:
     ]
     figure = SharedFigure((4.0, 3.1))
     for k, (name, values, limit) in enumerate(rows):
-        axes = figure.add_axes((0.15, 0.735 - 0.305 * k, 0.81, 0.22))
+        axes = figure.add_axes((0.18, 0.735 - 0.305 * k, 0.78, 0.22))
         _draw_chain_row(axes, values, limit)
         axes.set_ylabel(name)
         if k < 2:
             axes.tick_params(axis="x", labelbottom=False)
-        axes.yaxis.set_label_coords(-0.13, 0.5)
+        axes.yaxis.set_label_coords(-0.175, 0.5)
     figure.axes[-1].set_xlabel("shard")
     if np.isfinite(rows[0][1]).any():
         figure.axes[0].set_ylim(0, 1.05)
@@ -198,6 +198,6 @@ def _draw_chain_row(axes: Axes, values: np.ndarray, limit: float | None) -> None
     margin = max(0.5, 0.02 * len(values))
     axes.set_xlim(-margin, len(values) - 1 + margin)
     tidy_axis(axes, "x", 6)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     tidy_axis(axes, "y", 3)
     axes.yaxis.set_major_formatter(TickLabels())

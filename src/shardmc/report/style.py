@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import ParamSpec
+from typing import Any, ParamSpec
 from xml.etree import ElementTree
 
 import matplotlib
@@ -28,7 +28,7 @@ COLORS: Mapping[str, str] = {
     "good": "#0a7a5c",
     "alarm": "#b3261e",
 }
-"""Colours by what they mean, on white. In a page each is the CSS variable of its name, so that a dark page has dark figures.
+"""Colours by what they mean, on white. In a page each is the CSS variable of its name, so that it can be a dark one.
 
 Blue against orange can be told apart with every kind of colour vision; no figure tells anything by colour alone.
 """
@@ -45,7 +45,7 @@ DARK: Mapping[str, str] = {
 }
 """The same colours on a dark page."""
 
-RC: Mapping[str, object] = {
+RC: dict[Any, Any] = {
     "font.size": 8.5,
     "font.family": ["sans-serif"],
     "text.color": COLORS["ink"],
@@ -78,6 +78,7 @@ _DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SVG = "{http://www.w3.org/2000/svg}"
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _NUMBER = re.compile(r"-?\d+\.\d+")
+_LINE_TO = re.compile(r"(?<=\d) L (?=[-\d])")  # points after a first one are lines in any case
 
 
 class SharedFigure(Figure):
@@ -92,7 +93,7 @@ def styled(plot: Callable[P, Figure]) -> Callable[P, Figure]:
 
     @wraps(plot)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with matplotlib.rc_context(dict(RC)):
+        with matplotlib.rc_context(RC):
             return plot(*args, **kwargs)
 
     return drawn
@@ -173,7 +174,7 @@ def to_svg(figure: Figure, title: str, name: str) -> str:
 
 def _draw(figure: Figure, *, transparent: bool) -> str:
     target = io.StringIO()
-    with matplotlib.rc_context(dict(RC)):
+    with matplotlib.rc_context(RC):
         figure.savefig(
             target, format="svg", transparent=transparent, metadata={"Date": None, "Creator": None}
         )
@@ -192,6 +193,7 @@ def _copy(
             value = _restyle(value, colors)
         elif key in ("d", "x", "y", "transform", "width", "height"):
             value = " ".join(_NUMBER.sub(lambda m: f"{float(m[0]):.1f}".removesuffix(".0"), value).split())
+            value = value if "C" in value or "Q" in value else _LINE_TO.sub(" ", value)
         elif key == "id":
             if tag == "g":
                 continue
@@ -204,6 +206,12 @@ def _copy(
             attributes[key] = value
     if tag == "path" and attributes.get("style") == "fill:none":
         return  # the invisible background of figure and axes
+    styles = {child.attrib.get("style", "") for child in element}
+    if tag == "g" and len(element) > 2 and len(styles) == 1 and all(c.tag == f"{_SVG}use" for c in element):
+        # Marks of one kind: their style is said once.
+        attributes["style"] = _restyle(styles.pop(), colors)
+        for child in element:
+            child.attrib.pop("style", None)
     # A group without attributes says nothing: its children move up.
     copy = parent if tag == "g" and not attributes else ElementTree.SubElement(parent, tag, attributes)
     if tag in ("text", "tspan"):

@@ -107,7 +107,7 @@ def judge(
     certificate, passes = None, 0.0
     if certified and located is not None:
         certificate = _certify(model, blocks, located, result, engine, seed, chains.total_ess)
-        findings += certificate.findings
+        findings += _verdict_findings(certificate)
         passes = float(_CERTIFIED_DRAWS)
     most = max(c.theta.shape[0] * c.theta.shape[1] for c in sampled.chains)
     own = np.full((len(sampled.chains), most, model.dim), np.nan)
@@ -145,3 +145,10 @@ def _certify(
     chosen = choose(theta, shard, min(_CERTIFIED_DRAWS, len(theta)), rng)
     scores = gradients(model, blocks, located.mode, theta[chosen], engine)
     return certify(theta, chosen, scores, located.mode, model.names, ess=ess, rng=rng)
+
+
+def _verdict_findings(certificate: Certificate) -> list[Finding]:
+    if certificate.verdict == "within":
+        return []
+    level = "error" if certificate.verdict == "off" else "warning"
+    return [Finding(level, "certificate", certificate.sentence, certificate.advice)]

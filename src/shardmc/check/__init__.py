@@ -1,0 +1,19 @@
+"""Checks: how wrong the result is, whether the shards agree, how the chains went."""
+
+from shardmc.check.agreement import Agreement, agree
+from shardmc.check.certificate import Bounds, Certificate, certify, choose, polish
+from shardmc.check.chains import ChainDiagnostics, diagnose
+from shardmc.check.findings import ordered
+
+__all__ = [
+    "Agreement",
+    "Bounds",
+    "Certificate",
+    "ChainDiagnostics",
+    "agree",
+    "certify",
+    "choose",
+    "diagnose",
+    "ordered",
+    "polish",
+]

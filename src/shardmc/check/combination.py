@@ -1,0 +1,102 @@
+"""The linear combinations of parameters that are worst off, found on one half of the draws and tested on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardmc.check.moments import Estimate, SteinSample
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A linear combination of parameters, and how wrong the draws are along it."""
+
+    value: float
+    se: float
+    p_value: float
+    loadings: tuple[tuple[str, float], ...]
+    """Parameters with the largest weights: their weight per posterior standard deviation, the sum of squares of all is 1."""
+
+    @property
+    def words(self) -> str:
+        """The parameters it is made of, the heaviest first.
+
+        >>> Combination(0.4, 0.1, 0.001, (("a", 0.8), ("b", -0.6))).words
+        'a - 0.8 b'
+        """
+        lead = self.loadings[0][1]
+        text = self.loadings[0][0]
+        for name, weight in self.loadings[1:]:
+            share = round(weight / lead, 1)
+            if share:
+                text += f" {'+' if share > 0 else '-'} {f'{abs(share):g} ' if abs(share) != 1 else ''}{name}"
+        return text
+
+    @staticmethod
+    def from_dict(stored: Mapping[str, Any]) -> Combination:
+        """The combination that `dataclasses.asdict` wrote."""
+        loadings = tuple((str(name), float(weight)) for name, weight in stored["loadings"])
+        return Combination(stored["value"], stored["se"], stored["p_value"], loadings)
+
+
+def worst_combinations(
+    sample: SteinSample, halves: np.ndarray, weights: np.ndarray, names: Sequence[str]
+) -> tuple[Combination, Combination, Combination]:
+    """The combinations whose mean is most wrong, and whose draws are too wide and too narrow the most.
+
+    The largest of many noisy numbers is too large. So each half of the draws finds a direction v, the other half
+    measures m^T v or v^T C v, which is right on average for a v that it did not choose, and the two are averaged. The size
+    of the mean's error is |m|^2 - tr cov(m), which is right on average too.
+
+    Parameters
+    ----------
+    sample
+        The draws in whitened coordinates.
+    halves
+        Which half each draw is in, (draw,) bool.
+    weights
+        Matrix (dim, dim) that turns a whitened direction v into weights of the parameters: v @ weights.
+    names
+        One name per parameter.
+    """
+    first, second = sample.part(halves), sample.part(~halves)
+    found, measured = [], []
+    for seeker, tester in ((first, second), (second, first)):
+        _, vectors = np.linalg.eigh(seeker.covariance_ratio)
+        lead = seeker.mean_error / max(float(np.linalg.norm(seeker.mean_error)), 1e-300)
+        directions = np.stack([lead, vectors[:, -1], vectors[:, 0]])
+        mean = tester.mean_along(directions[:1])
+        variance = tester.variance_along(directions[1:])
+        found.append(directions)
+        measured.append(
+            Estimate(
+                *(np.concatenate([getattr(mean, k), getattr(variance, k)]) for k in ("value", "se", "df"))
+            )
+        )
+    value = (measured[0].value + measured[1].value) / 2
+    se = np.hypot(measured[0].se, measured[1].se) / 2
+    df = np.minimum(measured[0].df, measured[1].df)
+    p_shift = Estimate(value, se, df).p_value(0.0)[0]
+    p_width = Estimate(value, se, df).p_value(1.0)[1:]
+
+    square = float(np.sum(sample.mean_error**2) - np.trace(sample.mean_covariance))
+    size = np.sqrt(max(square, 0.0))
+    ratio = np.sqrt(np.maximum(value[1:], 1e-12))
+    # The two halves agree on a direction only up to its sign.
+    axes = [a + b * (1 if a @ b >= 0 else -1) for a, b in zip(*found, strict=True)]
+    load = [_loadings(v @ weights, names) for v in (sample.mean_error, axes[1], axes[2])]
+    return (
+        Combination(float(size), float(se[0]), float(p_shift), load[0]),
+        Combination(float(ratio[0]), float(se[1] / (2 * ratio[0])), float(p_width[0]), load[1]),
+        Combination(float(ratio[1]), float(se[2] / (2 * ratio[1])), float(p_width[1]), load[2]),
+    )
+
+
+def _loadings(weights: np.ndarray, names: Sequence[str], most: int = 3) -> tuple[tuple[str, float], ...]:
+    """The heaviest parameters of a combination and their weights, scaled to a unit vector."""
+    unit = weights / max(float(np.linalg.norm(weights)), 1e-300)
+    return tuple((names[k], float(unit[k])) for k in np.argsort(-np.abs(unit))[:most])

@@ -1,0 +1,121 @@
+"""What the gradients at some draws say about all of them: the numbers of a certificate, without a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardmc.check.combination import Combination, worst_combinations
+from shardmc.check.correction import Correction, correct
+from shardmc.check.discrepancy import SteinTest, stein_test
+from shardmc.check.moments import SteinSample
+from shardmc.types import Mode
+
+_MOST_POINTS = 1000  # of the Stein test, whose cost is quadratic
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Error of the draws' mean and sd per parameter and along the worst combinations, and a test of their shape."""
+
+    names: tuple[str, ...]
+    mean_error: np.ndarray
+    """Mean of the draws minus that of the posterior, in posterior standard deviations, (dim,)."""
+    mean_error_se: np.ndarray
+    mean_p_value: np.ndarray
+    """Of the hypothesis that the mean is right, (dim,), not corrected for the number of parameters."""
+    sd_ratio: np.ndarray
+    """Standard deviation of the draws over that of the posterior, (dim,)."""
+    sd_ratio_se: np.ndarray
+    sd_p_value: np.ndarray
+    nonlinearity: np.ndarray
+    """Standard deviation of the gradient's departure from that of a Gaussian, (dim,); above 0.5 is far from one."""
+    surprise: np.ndarray
+    """Largest difference of a gradient from what the other gradients made expect, (dim,); 2 and more are alarming."""
+    shifted: Combination
+    """The linear combination of parameters whose mean is most wrong: its error in posterior standard deviations."""
+    widest: Combination
+    """The one whose draws are too wide the most: its ratio of standard deviations."""
+    narrowest: Combination
+    """The one whose draws are too narrow the most: likewise."""
+    stein: SteinTest
+    correction: Correction
+    """The affine map that `polish` applies."""
+    ess: np.ndarray
+    """Effective number of draws, (dim,)."""
+    num_draws: int
+    num_gradients: int
+    num_lost: int
+    """Gradients that are not finite, and were left out."""
+
+
+def measure(
+    values: np.ndarray,
+    chosen: np.ndarray,
+    scores: np.ndarray,
+    mode: Mode,
+    names: Sequence[str],
+    ess: np.ndarray | float,
+    shard: np.ndarray | None,
+    rng: np.random.Generator,
+) -> Measured:
+    """Measure the errors of draws; the arguments are those of `certify`."""
+    finite = np.isfinite(scores).all(axis=1)
+    lost = int(np.sum(~finite))
+    chosen, scores = chosen[finite], scores[finite]
+    basis = mode.frame.basis
+    z = np.linalg.solve(basis, (values - mode.theta).T).T
+    whitened = scores @ basis
+    sizes = np.minimum(ess, len(values)) * np.ones(len(names))
+    sample = SteinSample.of(z, chosen, whitened, 1 / float(np.mean(1 / sizes)), rng)
+
+    scale = np.linalg.norm(basis, axis=1)
+    directions = basis / scale[:, None]
+    mean = sample.mean_along(directions, sizes)
+    variance = sample.variance_along(directions, sizes)
+    ratio = np.sqrt(np.maximum(variance.value, 1e-6))
+    # m is in units of the curvature's sd; the sd of the draws over its ratio is the posterior's.
+    unit = scale * ratio / np.maximum(values.std(axis=0, ddof=1), 1e-300)
+    halves = split(len(values), shard)
+    shifted, widest, narrowest = worst_combinations(sample, halves, np.linalg.inv(basis) * scale, names)
+    points = rng.permutation(len(chosen))[:_MOST_POINTS]
+    return Measured(
+        names=tuple(names),
+        mean_error=mean.value * unit,
+        mean_error_se=mean.se * unit,
+        mean_p_value=mean.p_value(0.0),
+        sd_ratio=ratio,
+        sd_ratio_se=variance.se / (2 * ratio),
+        sd_p_value=variance.p_value(1.0),
+        nonlinearity=sample.nonlinearity(directions),
+        surprise=sample.surprise(directions),
+        shifted=shifted,
+        widest=widest,
+        narrowest=narrowest,
+        stein=stein_test(z[chosen[points]], whitened[points], rng),
+        correction=correct(sample, halves, mode.frame, values.mean(axis=0)),
+        ess=sizes,
+        num_draws=len(values),
+        num_gradients=len(chosen),
+        num_lost=lost,
+    )
+
+
+def split(count: int, shard: np.ndarray | None, block: int = 10) -> np.ndarray:
+    """Deal draws to two halves that are nearly independent and hold draws of every shard, (draw,) bool.
+
+    The first half of each shard's draws against the rest; without shards every other block of ten draws, as neighbours
+    may be correlated.
+    """
+    if shard is None:
+        return np.arange(count) // block % 2 == 0
+    order = np.argsort(shard, kind="stable")
+    _, starts, sizes = np.unique(np.asarray(shard)[order], return_index=True, return_counts=True)
+    position = np.empty(count, dtype=int)
+    position[order] = np.arange(count) - np.repeat(starts, sizes)
+    size = np.empty(count, dtype=int)
+    size[order] = np.repeat(sizes, sizes)
+    # Shards with an odd number of draws give the middle one to either half in turn.
+    return 2 * position + np.asarray(shard) % 2 < size

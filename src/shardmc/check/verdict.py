@@ -1,0 +1,184 @@
+"""From measured errors to a verdict: within bounds, off, or cannot tell, and the sentence that says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from shardmc.check.measured import Measured
+from shardmc.errors import OptionError
+
+Verdict = Literal["within", "off", "cannot tell"]
+
+_LEVEL = 0.002
+"""Chance of a false "off" over all parameters; far below 1 % as p-values of skewed sums are only approximate."""
+_SHAPE_LEVEL = 0.01
+_SOMEWHAT_NONLINEAR = 0.5
+"""Beyond this the posterior is too far from a Gaussian for m and C to be the errors of mean and sd."""
+_VERY_NONLINEAR = 1.0
+"""Beyond this the sums have such tails that their t tests need the Stein test, which is bounded, as a second witness."""
+_MOST_SURPRISE = 2.0
+"""A gradient further off than this many sds from what the others made expect: there may be another mode."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What counts as within bounds."""
+
+    mean: float = 0.1
+    """Error of a parameter's mean, in posterior standard deviations."""
+    sd: float = 0.1
+    """Relative error of a parameter's standard deviation."""
+    combination: float = 0.2
+    """Either of these for the worst of all linear combinations of the parameters."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 < value < 1:
+                raise OptionError(f"The bound {name} is {value}; it must lie between 0 and 1, say 0.1.")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict on all parameters and on each, in words, with what to do."""
+
+    verdict: Verdict
+    verdicts: tuple[Verdict, ...]
+    sentence: str
+    advice: str
+
+
+def judge(measured: Measured, bounds: Bounds) -> Judgement:
+    """The verdict that the measured errors allow.
+
+    "off": a mean, an sd or a combination is beyond its bound and significantly wrong at a family-wise level. "within":
+    every estimate plus two standard errors is inside, the posterior is near enough to a Gaussian for the estimates
+    to mean what they say, and the shape passes the Stein test. "cannot tell": neither.
+    """
+    level = _LEVEL / (2 * len(measured.names) + 3)
+    witnessed = (measured.nonlinearity <= _VERY_NONLINEAR) | (measured.stein.p_value < _SHAPE_LEVEL)
+    off_mean = (np.abs(measured.mean_error) > bounds.mean) & (measured.mean_p_value < level) & witnessed
+    off_sd = (np.abs(measured.sd_ratio - 1) > bounds.sd) & (measured.sd_p_value < level) & witnessed
+    clear = (
+        (np.abs(measured.mean_error) + 2 * measured.mean_error_se <= bounds.mean)
+        & (np.abs(measured.sd_ratio - 1) + 2 * measured.sd_ratio_se <= bounds.sd)
+        & (measured.nonlinearity <= _SOMEWHAT_NONLINEAR)
+        & (measured.surprise <= _MOST_SURPRISE)
+    )
+    verdicts = tuple(_verdict(off, ok) for off, ok in zip(off_mean | off_sd, clear, strict=True))
+    worst = _worst(measured, bounds, level) if witnessed.all() else None
+    if "off" in verdicts:
+        return Judgement("off", verdicts, _off_sentence(measured, off_mean, off_sd), _OFF_ADVICE)
+    if worst is not None:
+        return Judgement("off", verdicts, worst, _OFF_ADVICE)
+    doubt = _doubt(measured, bounds, clear)
+    if doubt is None:
+        percent = f"{100 * bounds.sd:g} %"
+        sentence = f"Within bounds: every mean within {bounds.mean:g} sd and every sd within {percent}."
+        return Judgement("within", verdicts, sentence, "")
+    return Judgement("cannot tell", verdicts, f"Cannot tell: {doubt[0]}.", doubt[1])
+
+
+_OFF_ADVICE = (
+    "Use fewer shards, keep more rows in every shard, or polish the draws and certify them again; "
+    "the check of shard agreement may name the cause."
+)
+
+
+def _verdict(off: bool, clear: bool) -> Verdict:
+    return "off" if off else "within" if clear else "cannot tell"
+
+
+def _off_sentence(measured: Measured, off_mean: np.ndarray, off_sd: np.ndarray) -> str:
+    """Name the gravest error, and count the parameters that are off besides."""
+    size_mean = np.where(off_mean, np.abs(measured.mean_error), 0)
+    size_sd = np.where(off_sd, np.abs(np.log(measured.sd_ratio)), 0)
+    if size_mean.max() >= size_sd.max():
+        worst = int(size_mean.argmax())
+        text = f"the mean of {measured.names[worst]} is {_shift(measured.mean_error[worst])}"
+    else:
+        worst = int(size_sd.argmax())
+        text = f"the sd of {measured.names[worst]} is {_width(measured.sd_ratio[worst])}"
+    others = int(np.sum(off_mean | off_sd)) - 1
+    more = f", and {others} more of {len(measured.names)} parameters are off" if others else ""
+    return f"Off: {text}{more}."
+
+
+def _worst(measured: Measured, bounds: Bounds, level: float) -> str | None:
+    """The sentence about a linear combination that is off, though no parameter is by itself."""
+    said = None
+    if measured.shifted.value > bounds.combination and measured.shifted.p_value < level:
+        said = f"the mean of {measured.shifted.words} is {measured.shifted.value:.2g} sd off"
+    for extreme in (measured.widest, measured.narrowest):
+        if abs(extreme.value - 1) > bounds.combination and extreme.p_value < level:
+            said = f"the sd of {extreme.words} is {_width(extreme.value)}"
+    return None if said is None else f"Off: {said}, though no parameter by itself is shown to be."
+
+
+def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray) -> tuple[str, str] | None:
+    """Why "within" cannot be said, and what to do; the gravest reason first."""
+    if measured.num_lost:
+        total = measured.num_lost + measured.num_gradients
+        return (
+            f"the gradient is not finite at {measured.num_lost} of {total} draws",
+            "Draws may have left the support, or the model overflows: look at these draws.",
+        )
+    if (measured.nonlinearity > _SOMEWHAT_NONLINEAR).any():
+        worst = int(measured.nonlinearity.argmax())
+        return (
+            f"the posterior is too far from a Gaussian in {measured.names[worst]} to be measured by its gradients",
+            "Compare with a run of fewer shards, transform the parameter, or use a stronger prior.",
+        )
+    if (measured.surprise > _MOST_SURPRISE).any():
+        worst = int(measured.surprise.argmax())
+        return (
+            f"the gradient at one draw is {measured.surprise[worst]:.2g} sd off what the others made expect "
+            f"in {measured.names[worst]}",
+            "There may be another mode: look at the modes of the shards, and start the search for the mode elsewhere.",
+        )
+    if measured.stein.p_value < _SHAPE_LEVEL:
+        return (
+            f"means and sds look right, but the shape does not (kernel Stein discrepancy, p = {measured.stein.p_value:.2g})",
+            "Look at the marginal densities of the shards; use fewer shards or another sampler.",
+        )
+    if not clear.all():
+        return _imprecise(measured, bounds, clear)
+    for extreme, null in ((measured.shifted, 0.0), (measured.widest, 1.0), (measured.narrowest, 1.0)):
+        if abs(extreme.value - null) + 2 * extreme.se > bounds.combination:
+            return (
+                f"the error of {extreme.words} may reach {abs(extreme.value - null) + 2 * extreme.se:.2g}",
+                _more(measured, bounds),
+            )
+    return None
+
+
+def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray) -> tuple[str, str]:
+    """Name the parameter whose error is known least well."""
+    reach_mean = (np.abs(measured.mean_error) + 2 * measured.mean_error_se) / bounds.mean
+    reach_sd = (np.abs(measured.sd_ratio - 1) + 2 * measured.sd_ratio_se) / bounds.sd
+    worst = int(np.where(clear, 0, np.maximum(reach_mean, reach_sd)).argmax())
+    name = measured.names[worst]
+    if reach_mean[worst] >= reach_sd[worst]:
+        text = f"the mean of {name} is {measured.mean_error[worst]:+.2f} ± {measured.mean_error_se[worst]:.2f} sd off"
+    else:
+        text = f"the sd of {name} is {measured.sd_ratio[worst]:.2f} ± {measured.sd_ratio_se[worst]:.2f} times the right one"
+    return text, _more(measured, bounds)
+
+
+def _more(measured: Measured, bounds: Bounds) -> str:
+    """Whether more draws or more gradients would make it clearer."""
+    if 2 / np.sqrt(measured.ess.min()) > 0.5 * min(bounds.mean, bounds.sd):
+        return f"Take more draws: they are worth {measured.ess.min():.0f} independent ones; 3,000 are enough for most bounds."
+    return f"Compute gradients at more than {measured.num_gradients} draws."
+
+
+def _shift(error: float) -> str:
+    return f"{abs(error):.2g} sd too {'high' if error > 0 else 'low'}"
+
+
+def _width(ratio: float) -> str:
+    if ratio >= 2:
+        return f"{ratio:.2g} times the right one"
+    return f"{100 * abs(ratio - 1):.0f} % too {'large' if ratio > 1 else 'small'}"

@@ -1,0 +1,105 @@
+"""`shardmc combine` and `shardmc compare`: draws that somebody sampled elsewhere, one file per shard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Files = Annotated[list[Path], typer.Argument(help="Draws of the shards, one netCDF or CSV file each.")]
+Shares = Annotated[str | None, typer.Option(help="The shards' shares, e.g. 0.5,0.3,0.2; equal unless given.")]
+
+
+def combine(
+    files: Files,
+    out: Annotated[Path, typer.Option(help="The netCDF file to write.")],
+    method: Annotated[
+        str, typer.Option(help="recenter, consensus, product, weierstrass, mposterior, ...")
+    ] = "recenter",
+    shares: Shares = None,
+    seed: Annotated[int, typer.Option(help="Seed of the methods that draw random numbers.")] = 0,
+) -> None:
+    """Combine shards' draws into draws of the full posterior.
+
+    The draws must be of the subposteriors that the method combines: rescaled ones (likelihood to the power
+    1 / share) for recenter, swiss, mposterior and wasserstein; fractional ones (posterior to the power share) for
+    consensus, product and weierstrass.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    import shardmc
+
+    result = shardmc.combine(_existing(files), method, shares=_shares(shares), seed=seed)
+    console = Console()
+    result.save(out)
+    console.print(
+        Text(
+            f"Combined {len(files)} shards by {method} into {len(result.values):,} draws of {_names(result)}."
+        )
+    )
+    for note in result.notes:
+        console.print(Text(f"note: {note}"))
+    console.print(Text(f"Wrote {out}."))
+
+
+def compare(
+    files: Files,
+    reference: Annotated[Path, typer.Option(help="Draws of the full posterior, netCDF or CSV.")],
+    methods: Annotated[
+        str | None, typer.Option(help="Methods to compare, e.g. recenter,consensus; all if not given.")
+    ] = None,
+    scaling: Annotated[
+        str, typer.Option(help="Which subposteriors the draws are of: rescaled or fractional.")
+    ] = "rescaled",
+    shares: Shares = None,
+    seed: Annotated[int, typer.Option(help="Seed of the methods that draw random numbers.")] = 0,
+) -> None:
+    """Combine the same shards by several methods and show each one's distance from a reference."""
+    from rich.console import Console
+    from rich.text import Text
+
+    import shardmc
+    from shardmc.errors import unknown
+
+    if scaling not in ("rescaled", "fractional"):
+        raise unknown("scaling", scaling, ("rescaled", "fractional"))
+    result = shardmc.compare(
+        _existing(files),
+        str(_existing([reference])[0]),
+        None if methods is None else [m.strip() for m in methods.split(",")],
+        scaling=scaling,  # type: ignore[arg-type]
+        shares=_shares(shares),
+        seed=seed,
+    )
+    console = Console()
+    console.print(Text(str(result)), soft_wrap=True)
+    for method, notes in result.notes.items():
+        for note in notes:
+            console.print(Text(f"{method}: {note}"))
+
+
+def _names(result) -> str:
+    names = list(result.draws)
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _existing(files: list[Path]) -> list[str]:
+    from shardmc.errors import DataError
+
+    for file in files:
+        if not file.exists():
+            raise DataError(f"There is no file {file}.")
+    return [str(f) for f in files]
+
+
+def _shares(text: str | None) -> list[float] | None:
+    from shardmc.errors import OptionError
+
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise OptionError(f"shares must be numbers separated by commas, not {text!r}.") from None

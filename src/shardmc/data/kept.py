@@ -29,6 +29,8 @@ Gather = Callable[[np.ndarray, np.ndarray], tuple[Rows, np.ndarray | jax.Array |
 
 def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, gather: Gather) -> Kept | None:
     """The kept rows at these positions within each shard; None where there are none."""
+    if len(positions) == 0:
+        return None
     if len(positions) != len(sizes):
         raise OptionError(f"Positions of {len(positions)} shards were given; there are {len(sizes)} shards.")
     unique = [np.unique(np.asarray(p, dtype=np.int64)) for p in positions]

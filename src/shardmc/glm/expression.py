@@ -1,0 +1,252 @@
+"""Expressions in formulas: which are allowed, which columns they read, and their values on some rows.
+
+Only functions that treat every row alike are allowed (the rows of a table are worked on piece by piece, and a mean or
+a rank of a piece is not that of the table), and only by name: a formula read from a file can do nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, final
+
+import numpy as np
+from formulaic.transforms import TRANSFORMS as FUNCTIONS
+from formulaic.utils.code import format_expr, sanitize_variable_names
+from formulaic.utils.layered_mapping import LayeredMapping
+from formulaic.utils.stateful_transforms import stateful_eval
+
+from shardmc.errors import DataError, ModelError, unknown
+from shardmc.glm.transforms import TRANSFORMS, Transform
+
+_ELEMENTWISE = """
+abs absolute arccos arcsin arctan arctan2 cbrt ceil clip cos cosh exp exp2 expm1 fabs floor fmax fmin
+hypot log log10 log1p log2 logical_and logical_not logical_or maximum minimum mod power sign sin sinh
+sqrt square tan tanh trunc where
+"""
+_NUMPY = frozenset(_ELEMENTWISE.split())
+_PLAIN = frozenset(["I", "exp", "exp2", "log", "log10", "log2"])
+_CONTRASTS = frozenset(["Diff", "Helmert", "Poly", "Sum", "Treatment"])
+_CODINGS = frozenset(["SAS", "diff", "helmert", "poly", "sum", "treatment"])
+_NODES = (
+    ast.Expression,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.Call,
+    ast.keyword,
+    ast.Name,
+    ast.Constant,
+    ast.List,
+    ast.Tuple,
+    ast.Attribute,
+    ast.Load,
+    ast.operator,
+    ast.unaryop,
+    ast.cmpop,
+)
+_LARGEST_POWER = 64
+
+
+@final
+@dataclass(frozen=True)
+class Expression:
+    """One expression: columns it reads, those that must be numbers, its transforms, and its category if it is one."""
+
+    text: str
+    columns: tuple[str, ...]
+    numeric: tuple[str, ...]
+    transforms: tuple[Transform, ...] = ()
+    category: str | None = None
+    """What C(...) is applied to."""
+    levels: tuple[Any, ...] | None = None
+    """The levels that C(..., levels=[...]) lists."""
+    aliases: tuple[tuple[str, str], ...] = ()
+    """Python's name -> column, for columns quoted in backticks."""
+
+    @property
+    def category_column(self) -> str | None:
+        """The column that a category consists of, where it is one and not an expression."""
+        column = dict(self.aliases).get(str(self.category), self.category)
+        return column if column in self.columns else None
+
+    def values(self, frame: Mapping[str, Any], part: str | None = None) -> np.ndarray:
+        """Values on some rows, (row,), of the expression or of what a transform or category in it is applied to."""
+        renamed = {new: frame[old] for new, old in self.aliases}
+        return evaluate(self.text if part is None else part, {**frame, **renamed})
+
+
+@lru_cache(maxsize=512)
+def parse_expression(text: str) -> Expression:
+    """Read an expression and refuse what is not allowed in it.
+
+    Examples
+    --------
+    >>> parse_expression("np.log(income) * age").columns
+    ('income', 'age')
+    >>> parse_expression("x - x.mean()")
+    Traceback (most recent call last):
+    shardmc.errors.ModelError: 'x.mean' in 'x - x.mean()' is not allowed: ...
+    """
+    aliases: dict[str, str] = {}
+    try:
+        tree = ast.parse(sanitize_variable_names(text, {}, aliases), mode="eval")
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ModelError(f"{text!r} in the formula is not understood: {error}.") from None
+    _Checker(text).check(tree)
+    used = list(_columns(tree))
+    columns = tuple(dict.fromkeys(aliases.get(name, name) for name, _ in used))
+    for new, old in aliases.items():
+        if new != old and any(name == new for name, _ in used) and new in columns:
+            raise ModelError(
+                f"Columns {old!r} and {new!r} cannot be told apart in {text!r}: rename one of them."
+            )
+    numeric = tuple(dict.fromkeys(aliases.get(name, name) for name, as_number in used if as_number))
+    category, levels = _category(tree)
+    transforms = tuple(
+        Transform.of(node, _called(node))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _called(node) in TRANSFORMS
+    )
+    return Expression(text, columns, numeric, transforms, category, levels, tuple(aliases.items()))
+
+
+def evaluate(text: str, frame: Mapping[str, Any]) -> np.ndarray:
+    """Values of an expression on some rows: numbers (row,), or text.
+
+    >>> evaluate("np.log(x) * 2", {"x": np.array([1.0, np.e])})
+    array([0., 2.])
+    """
+    context = LayeredMapping(frame, FUNCTIONS)
+    try:
+        with np.errstate(all="ignore"):
+            value = stateful_eval(text, context, None, None, None)
+    except Exception as error:
+        raise ModelError(f"{text!r} in the formula cannot be worked out: {error}.") from error
+    value = getattr(value, "__wrapped__", value)  # what I(...) wraps
+    length = len(next(iter(frame.values())))
+    array = np.asarray(value)
+    if array.ndim == 0:
+        array = np.full(length, array)
+    if array.shape != (length,):
+        raise ModelError(
+            f"{text!r} in the formula gives shape {array.shape} for {length} rows; one value a row is needed."
+        )
+    return array
+
+
+def check_columns(expression: Expression, available: Mapping[str, str]) -> None:
+    """Refuse columns that do not exist, and text where numbers are needed; `available` is name -> kind."""
+    for name in expression.columns:
+        if name not in available:
+            raise unknown("column", name, available)
+    for name in expression.numeric:
+        if available[name] == "text":
+            raise DataError(
+                f"Column {name!r} holds text, but {expression.text!r} needs numbers; make the column numbers first, "
+                f"or write C({name}) to use its values as levels."
+            )
+
+
+class _Checker:
+    """Walks an expression and refuses every piece that is not on the lists above."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def check(self, tree: ast.Expression) -> None:
+        for node in ast.walk(tree):
+            if not isinstance(node, _NODES):
+                raise self._refusal(node, "only arithmetic, comparisons and functions are")
+            if isinstance(node, ast.Attribute):
+                self._check_attribute(node)
+            elif isinstance(node, ast.Call):
+                self._check_call(node)
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+                self._check_power(node)
+        self._check_nesting(tree)
+
+    def _check_attribute(self, node: ast.Attribute) -> None:
+        home = node.value.id if isinstance(node.value, ast.Name) else ""
+        if (home == "np" and node.attr in _NUMPY) or (home == "contr" and node.attr in _CODINGS):
+            return
+        reason = "functions must treat every row alike, and be known by name"
+        raise self._refusal(node, f"{reason}; of NumPy there are {', '.join(sorted(_NUMPY))}")
+
+    def _check_call(self, node: ast.Call) -> None:
+        name = _called(node)
+        if name in ("lag", "hashed", "Q"):
+            advice = {
+                "lag": "it reads neighbouring rows, but rows are dealt to shards at random; make it a column first",
+                "hashed": "give the levels themselves with C(...)",
+                "Q": "quote the column's name in backticks instead",
+            }
+            raise self._refusal(node, advice[name])
+        known = _PLAIN | TRANSFORMS | _CONTRASTS | {"C"}
+        if not isinstance(node.func, ast.Attribute) and name not in known:
+            functions = ", ".join([*sorted(known), "np.log and other functions of NumPy"])
+            raise self._refusal(node.func, f"it is no known function; known are {functions}")
+        if name in TRANSFORMS | {"C"} and not node.args:
+            raise self._refusal(node, "it needs a column to be applied to")
+
+    def _check_power(self, node: ast.BinOp) -> None:
+        exponent = node.right.operand if isinstance(node.right, ast.UnaryOp) else node.right
+        value = exponent.value if isinstance(exponent, ast.Constant) else None
+        if not isinstance(value, int | float) or abs(value) > _LARGEST_POWER:
+            raise self._refusal(node, f"the exponent must be a number up to {_LARGEST_POWER}")
+
+    def _check_nesting(self, tree: ast.Expression) -> None:
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            inside = [
+                n for part in (*node.args, *node.keywords) for n in ast.walk(part) if isinstance(n, ast.Call)
+            ]
+            calls = {_called(n) for n in inside}
+            if _called(node) in TRANSFORMS | {"C"} and calls & TRANSFORMS:
+                raise self._refusal(
+                    node, "what needs all rows cannot be applied twice; make the inner one a column"
+                )
+            if "C" in calls:
+                raise self._refusal(node, "C(...) must stand by itself")
+        stands_alone = isinstance(tree.body, ast.Call) and _called(tree.body) == "C"
+        if not stands_alone and any(isinstance(n, ast.Call) and _called(n) == "C" for n in ast.walk(tree)):
+            raise self._refusal(tree.body, "C(...) must stand by itself")
+
+    def _refusal(self, node: ast.AST, reason: str) -> ModelError:
+        return ModelError(f"{format_expr(node)!r} in {self.text!r} is not allowed: {reason}.")
+
+
+def _called(node: ast.Call) -> str:
+    """The bare name of what is called; empty for np.log and the like."""
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _columns(tree: ast.Expression) -> Iterator[tuple[str, bool]]:
+    """Names of columns, and whether each must hold numbers where it stands."""
+    functions: set[int] = set()
+    free: set[int] = set()  # names that may be text: compared with something, or levels of a category
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            functions.add(id(node.func))
+            free |= {id(n) for n in node.args[:1]} if _called(node) in ("C", "I") else set()
+        elif isinstance(node, ast.Attribute):
+            functions.add(id(node.value))
+        elif isinstance(node, ast.Compare):
+            free |= {id(n) for n in (node.left, *node.comparators)}
+    if isinstance(tree.body, ast.Name):
+        free.add(id(tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and id(node) not in functions and node.id not in _CONTRASTS:
+            yield node.id, id(node) not in free
+
+
+def _category(tree: ast.Expression) -> tuple[str | None, tuple[Any, ...] | None]:
+    node = tree.body
+    if not (isinstance(node, ast.Call) and _called(node) == "C"):
+        return None, None
+    levels = next((k.value for k in node.keywords if k.arg == "levels"), None)
+    listed = None if levels is None else tuple(ast.literal_eval(levels))
+    return format_expr(node.args[0]), listed

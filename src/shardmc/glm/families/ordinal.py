@@ -1,0 +1,95 @@
+"""Ordered categories: the cumulative logit, or proportional odds, model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+from shardmc.errors import DataError
+from shardmc.glm.families.base import Auxiliary, Family
+from shardmc.glm.families.response import Seen
+from shardmc.glm.prior import Prior
+
+_BEYOND = 1e4  # a cutpoint so far out that nothing lies beyond it, though finite so that gradients are
+_MOST_LEVELS = 50
+
+
+@final
+@dataclass(frozen=True)
+class Ordinal(Family):
+    """y is one of ordered levels; logit P(y <= level k) = cutpoint_k - eta.
+
+    With a, b the cutpoints above and below less eta, log P = log s(a) + log s(-b) + log(1 - e^(b - a)), s the logistic
+    function. Rows hold the level's number.
+    """
+
+    name = "ordinal"
+    location = "cutpoint"
+    levels: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(self.levels))
+
+    @property
+    def auxiliaries(self) -> Mapping[str, Any]:
+        return {}
+
+    def encode(self, response: np.ndarray) -> np.ndarray:
+        return response.astype(np.int32)
+
+    def log_likelihood(
+        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
+    ) -> jax.Array:
+        cutpoints = auxiliary["cutpoint"]
+        padding = jnp.full((1,), _BEYOND, cutpoints.dtype)
+        all_points = jnp.concatenate([-padding, cutpoints, padding])
+        widths = jnp.log1p(-jnp.exp(all_points[:-1] - all_points[1:]))
+        above, below = all_points[response + 1] - eta, all_points[response] - eta
+        return widths[response] - jax.nn.softplus(-above) - jax.nn.softplus(below)
+
+    def refuse(self, seen: Seen) -> None:
+        if len(self.levels) < 3:
+            raise DataError(
+                f"The response {seen.name!r} of family 'ordinal' has {len(self.levels)} levels; it needs three or "
+                "more. For two take family 'bernoulli'."
+            )
+        if len(self.levels) > _MOST_LEVELS:
+            raise DataError(
+                f"The response {seen.name!r} of family 'ordinal' has {len(self.levels)} levels; at most "
+                f"{_MOST_LEVELS} make sense. For numbers take family 'gaussian'."
+            )
+        empty = [
+            level for number, level in enumerate(self.levels) if not (seen.values or {}).get(float(number))
+        ]
+        if empty:
+            raise DataError(
+                f"Level {empty[0]!r} of the response {seen.name!r} occurs in no row; leave it out of the levels."
+            )
+
+    def default_priors(self, seen: Seen) -> dict[str, Prior]:
+        return {"cutpoint": Prior("student_t", (3.0, 0.0, 2.5))}
+
+    def start(self, seen: Seen) -> dict[str, Any]:
+        counts = np.array([(seen.values or {}).get(float(k), 1) for k in range(len(self.levels))], float)
+        return {"cutpoint": special.logit(np.cumsum(counts)[:-1] / counts.sum())}
+
+    def probabilities(self, eta: np.ndarray, cutpoints: np.ndarray) -> np.ndarray:
+        """Probability of every level, (draw, row, level), of eta (draw, row) and cutpoints (draw, cutpoint)."""
+        below = special.expit(cutpoints[:, None, :] - eta[..., None])
+        ends = np.zeros((*eta.shape, 1))
+        return np.diff(np.concatenate([ends, below, ends + 1], axis=-1), axis=-1)
+
+    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+        return self.probabilities(eta, auxiliary["cutpoint"])
+
+    def simulate(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+    ) -> np.ndarray:
+        latent = eta + rng.logistic(size=eta.shape)
+        return (latent[..., None] > auxiliary["cutpoint"][:, None, :]).sum(axis=-1).astype(np.float64)

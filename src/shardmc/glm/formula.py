@@ -1,0 +1,137 @@
+"""A formula taken apart: response, terms, and what must be known of all rows before any of them can be used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+from formulaic import Formula as ParsedFormula
+from formulaic import SimpleFormula
+from formulaic.errors import FormulaicError
+
+from shardmc.errors import ModelError
+from shardmc.glm.expression import Expression, check_columns, parse_expression
+
+_LONGEST = 100_000  # characters of a formula
+
+
+@final
+@dataclass(frozen=True)
+class Formula:
+    """`response ~ predictors`, in the language of R and formulaic.
+
+    Parameters
+    ----------
+    text
+        The formula as it was written, with `.` replaced by the columns it stands for.
+
+    Examples
+    --------
+    >>> formula = Formula.parse("y ~ age + C(region) + age:income", ["y", "age", "region", "income"])
+    >>> formula.columns
+    ('age', 'region', 'income')
+    >>> formula.has_intercept
+    True
+    """
+
+    text: str
+
+    @staticmethod
+    def parse(text: str, columns: Sequence[str], taken: Sequence[str] = ()) -> Formula:
+        """Read a formula; `.` stands for all columns except the response and those `taken` by something else."""
+        formula = Formula(_expanded(text, columns, taken))
+        _ = formula.response, formula.expressions  # what is not allowed is refused here
+        return formula
+
+    @cached_property
+    def _sides(self) -> tuple[SimpleFormula, SimpleFormula]:
+        parsed = _parse(self.text)
+        left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", None)
+        if left is None or right is None:
+            raise ModelError(
+                f"The formula {self.text!r} has no response: write 'response ~ predictors', such as 'y ~ x1 + x2'."
+            )
+        if not isinstance(right, SimpleFormula) or not isinstance(left, SimpleFormula):
+            raise ModelError(
+                f"The formula {self.text!r} has several parts (a `|`, or more than one `~`); group-level terms are not "
+                "among the models here: write them as a NumPyro model."
+            )
+        return left, right
+
+    @cached_property
+    def response(self) -> Expression:
+        """The left-hand side."""
+        terms = list(self._sides[0])
+        if len(terms) != 1 or len(terms[0].factors) != 1:
+            raise ModelError(
+                f"The left-hand side of {self.text!r} must be one column or expression; put arithmetic into I(...)."
+            )
+        return parse_expression(_source(terms[0].factors[0]))
+
+    @property
+    def predictors(self) -> SimpleFormula:
+        """The right-hand side, as formulaic reads it."""
+        return self._sides[1]
+
+    @property
+    def has_intercept(self) -> bool:
+        return any(str(term) == "1" for term in self.predictors)
+
+    @cached_property
+    def expressions(self) -> Mapping[str, Expression]:
+        """The different factors of the predictors' terms, by the name that formulaic gives them."""
+        factors = [factor for term in self.predictors for factor in term.factors]
+        return {f.expr: parse_expression(_source(f)) for f in factors if f.eval_method.value != "literal"}
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the predictors read."""
+        return tuple(
+            dict.fromkeys(name for expression in self.expressions.values() for name in expression.columns)
+        )
+
+    def check_columns(self, available: Mapping[str, str]) -> None:
+        """Refuse columns that do not exist, and text where numbers are needed; `available` is name -> kind."""
+        for expression in (self.response, *self.expressions.values()):
+            check_columns(expression, available)
+
+
+def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
+    if not isinstance(text, str) or len(text) > _LONGEST:
+        raise ModelError(
+            f"A formula must be text such as 'y ~ x1 + x2'; {type(text).__name__} of "
+            f"{len(text) if isinstance(text, str) else 'another kind'} was given."
+        )
+    try:
+        return ParsedFormula.from_spec(text, context=context)
+    except (FormulaicError, SyntaxError, ValueError, RecursionError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ModelError(f"The formula {text!r} is not understood: {reason}.") from None
+
+
+def _source(factor: Any) -> str:
+    """A factor as an expression: a column that is looked up is quoted, so that any name will do."""
+    if factor.eval_method.value == "lookup" and not factor.expr.isidentifier():
+        return f"`{factor.expr}`"
+    return factor.expr
+
+
+def _expanded(text: str, columns: Sequence[str], taken: Sequence[str]) -> str:
+    """The formula with `.` written out."""
+    left, tilde, right = text.partition("~") if isinstance(text, str) else (text, "", "")
+    if not tilde or not re.search(r"(?<![\w.])\.(?![\w.])", right):
+        return text
+    free = [name for name in columns if name not in taken]
+    parsed = _parse(text, {"__formulaic_variables_available__": free})
+    if not isinstance(getattr(parsed, "rhs", None), SimpleFormula):
+        return text
+    terms = [":".join(_quoted(factor) for factor in term.factors) for term in parsed.rhs]
+    return f"{left.strip()} ~ {' + '.join(terms if '1' in terms else ['0', *terms])}"
+
+
+def _quoted(factor: Any) -> str:
+    """A factor as it can stand in a formula."""
+    return "{" + factor.expr + "}" if factor.eval_method.value == "python" else _source(factor)

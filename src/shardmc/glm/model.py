@@ -1,0 +1,122 @@
+"""The shardmc model of a design: linear predictor, family and priors as functions of named parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shardmc.glm.design import Design
+from shardmc.glm.families import Ordinal
+from shardmc.glm.prior import log_density
+from shardmc.model import Model, Parameter
+
+CENTERED = "_centered"
+"""Ending of the location's name where it is that of a row with shifted columns at zero."""
+
+
+def location_name(design: Design) -> str:
+    """The parameter by which the location is sampled."""
+    return design.family.location + (CENTERED if design.scaling.is_shifted else "")
+
+
+def build_model(design: Design, start: dict[str, Any]) -> Model:
+    """The model, with coefficients on the scale of the original columns.
+
+    eta = location + sum_k b_k x_k. Where columns are shifted the location that is sampled belongs to shifted columns
+    at zero, and the one of the original columns is derived from it; without shifts they are the same.
+    """
+    location = location_name(design)
+    parameters: dict[str, Any] = {}
+    if design.has_location:
+        levels = design.response_levels
+        parameters[location] = Parameter(len(levels) - 1, "ordered") if levels is not None else ()
+    parameters |= dict.fromkeys(design.names, ())
+    parameters |= design.family.auxiliaries
+    renamed = {location if name == design.family.location else name: value for name, value in start.items()}
+    return Model(
+        _LogLikelihood(design),
+        _LogPrior(design),
+        parameters,
+        derived=_Derived(design) if design.has_location and design.scaling.is_shifted else None,
+        initial=renamed,
+    )
+
+
+class _Part:
+    """A function of a model's parameters that is known by the design it belongs to."""
+
+    def __init__(self, design: Design) -> None:
+        self.design = design
+        self.fingerprint = f"{type(self).__name__} {design.label}"
+        self.names = design.names
+        self.location = location_name(design)
+        self.has_location = design.has_location
+
+    def coefficients(self, params: Any) -> jax.Array:
+        return jnp.stack([params[name] for name in self.names])
+
+
+class _LogLikelihood(_Part):
+    def __init__(self, design: Design) -> None:
+        super().__init__(design)
+        scaling = design.scaling
+        self.units = scaling.sds / scaling.response_scale
+        self.is_ordinal = isinstance(design.family, Ordinal)
+
+    def __call__(self, params: Any, rows: Any) -> jax.Array:
+        design, scale = self.design, self.design.scaling.response_scale
+        response = rows["response"]
+        eta = jnp.zeros(response.shape, jnp.result_type(float))
+        if self.names:
+            units = jnp.asarray(self.units, jnp.result_type(float))
+            eta = jnp.matmul(rows["design"], self.coefficients(params) * units, precision="highest")
+        if self.has_location and not self.is_ordinal:
+            eta = eta + params[self.location] / scale
+        if "offset" in rows:
+            eta = eta + rows["offset"]
+        auxiliary = {name: params[name] for name in design.family.auxiliaries}
+        if self.is_ordinal:
+            auxiliary["cutpoint"] = params[self.location]
+        if design.family.location_scale:
+            auxiliary["sigma"] = auxiliary["sigma"] / scale
+        return design.family.log_likelihood(eta, response, auxiliary, rows.get("trials"))
+
+
+class _LogPrior(_Part):
+    """Priors of coefficients and auxiliary parameters, and that of the location with all columns at their means."""
+
+    def __call__(self, params: Any) -> jax.Array:
+        design = self.design
+        total = jnp.zeros((), jnp.result_type(float))
+        if self.names:
+            priors = [design.priors[name] for name in self.names]
+            total = total + log_density(priors, self.coefficients(params))
+        if self.has_location:
+            total = total + self._location(params)
+        for name in design.family.auxiliaries:
+            total = total + design.priors[name].log_density(params[name])
+        return total
+
+    def _location(self, params: Any) -> jax.Array:
+        design, value = self.design, params[self.location]
+        scaling = design.scaling
+        ordinal = isinstance(design.family, Ordinal)
+        if self.names:
+            inside = jnp.asarray(scaling.means - scaling.shifts, jnp.result_type(float))
+            moved = jnp.dot(inside, self.coefficients(params))
+            value = value - moved if ordinal else value + moved
+        prior = design.priors[design.family.location]
+        return jnp.sum(prior.log_density(value + scaling.response_shift))
+
+
+class _Derived(_Part):
+    """The location of the original columns, where that of shifted ones is sampled."""
+
+    def __call__(self, params: Any) -> dict[str, jax.Array]:
+        scaling, value = self.design.scaling, params[self.location]
+        if self.names:
+            moved = jnp.dot(jnp.asarray(scaling.shifts), self.coefficients(params))
+            value = value + moved if isinstance(self.design.family, Ordinal) else value - moved
+        return {self.design.family.location: value + scaling.response_shift}

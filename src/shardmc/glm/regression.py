@@ -1,0 +1,155 @@
+"""Generalised linear models from a formula and a table, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shardmc.data import as_source
+from shardmc.errors import DataError
+from shardmc.fit import fit
+from shardmc.glm.design import KEY
+from shardmc.glm.families import Family, named_family
+from shardmc.glm.model import build_model, location_name
+from shardmc.glm.prepare import Prepared, prepare
+from shardmc.posterior import Posterior
+from shardmc.types import Finding
+
+
+def glm(
+    formula: str,
+    data: Any,
+    family: str | Family = "gaussian",
+    priors: Mapping[str, Any] | None = None,
+    *,
+    offset: str | None = None,
+    exposure: str | None = None,
+    trials: str | int | None = None,
+    drop_missing: bool = False,
+    **fit_options: Any,
+) -> Posterior:
+    """Fit a generalised linear model to a table of any size.
+
+    Parameters
+    ----------
+    formula
+        `response ~ predictors`, such as "claims ~ age + C(region) + bs(power, df=4) + age:power". Columns of text are
+        categories; numbers are made so by C(...). Functions must be elementwise (np.log, np.sqrt, ...) or one of C,
+        center, scale, standardize, bs, cr, cc, poly; `.` stands for all other columns.
+    data
+        A pandas, polars or Arrow table, a dictionary of arrays, or the path of a Parquet file or folder, or of a CSV
+        file.
+    family
+        "gaussian", "bernoulli" ("bernoulli(link=probit)"), "binomial", "poisson", "negative_binomial", "gamma",
+        "student_t" ("student_t(df=4)"), "ordinal", or a `Family`.
+    priors
+        Name of a coefficient or term, "coefficients", "Intercept", "sigma", ... -> "normal(0, 1)" and the like, in the
+        columns' own units. The intercept's is for all predictors at their means. See `choose_priors` for the
+        defaults; `posterior.plan["priors"]` has those used.
+    offset
+        A column, or an expression of columns, added to the linear predictor.
+    exposure
+        A column, or an expression of columns, to whose value the expected response is proportional (log link).
+    trials
+        The number of trials of each row of family "binomial": a column or a whole number.
+    drop_missing
+        Whether rows with missing values in the formula's columns are left out; otherwise they are refused.
+    **fit_options
+        Everything that `shardmc.fit` takes: shards, draws, seed, weights, stratify, run_dir, progress, ...
+
+    Returns
+    -------
+    Posterior
+        Draws named "Intercept", after the design's columns ("age", "C(region)[T.b]"), and "sigma", "shape" or "nu",
+        all in the columns' own units. `shardmc.glm.predict` works on it, also after it was saved and loaded.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=5_000)
+    >>> table = {"x": x, "y": rng.poisson(np.exp(0.5 + 0.3 * x))}
+    >>> posterior = glm("y ~ x", table, family="poisson", draws=1_000)
+    >>> list(posterior.draws), posterior.plan["priors"]["x"]
+    (['Intercept', 'x'], 'normal(0, 2.5)')
+    """
+    source = as_source(data)
+    weights, strata = fit_options.get("weights"), fit_options.get("stratify")
+    prepared = prepare(
+        formula,
+        source,
+        named_family(family),
+        priors,
+        offset=offset,
+        exposure=exposure,
+        trials=trials,
+        drop_missing=drop_missing,
+        taken=[name for name in (weights,) if isinstance(name, str)],
+    )
+    for option, given in (("weights", weights), ("stratify", strata)):
+        if prepared.dropped and given is not None and not isinstance(given, str):
+            raise DataError(
+                f"{option} was given as an array of all rows, but {prepared.dropped} rows with missing values are "
+                f"dropped; make it a column of the table and give its name."
+            )
+    model = build_model(prepared.design, _start(prepared))
+    posterior = fit(model, prepared.source, **fit_options)
+    posterior = _finished(posterior, prepared)
+    if fit_options.get("run_dir") is not None:
+        posterior.save(Path(fit_options["run_dir"]) / "posterior.nc")
+    return posterior
+
+
+def _start(prepared: Prepared) -> dict[str, Any]:
+    """Where to look for the mode first: the null model, whatever the user's priors."""
+    design, seen = prepared.design, prepared.seen
+    start: dict[str, Any] = {name: prior.middle for name, prior in design.family.default_priors(seen).items()}
+    start |= design.family.start(seen)
+    location = design.family.location
+    if not design.has_location:
+        start.pop(location, None)
+    elif design.scaling.response_shift:
+        start[location] = start[location] - design.scaling.response_shift
+    return start
+
+
+def _finished(posterior: Posterior, prepared: Prepared) -> Posterior:
+    """The posterior with its design and priors, the intercept first, and what was noticed on the way."""
+    design = prepared.design
+    location = design.family.location
+    names = [location, *design.names, *design.family.auxiliaries, location_name(design)]
+    draws = {name: posterior.draws[name] for name in dict.fromkeys(names) if name in posterior.draws}
+    plan = {
+        **posterior.plan,
+        "formula": design.encoder.formula.text,
+        "family": str(design.family),
+        "priors": {name: str(prior) for name, prior in design.priors.items()},
+        KEY: design.to_dict(),
+    }
+    notes = posterior.notes
+    if prepared.dropped:
+        notes = (*notes, f"{prepared.dropped} rows with missing values were dropped.")
+    findings = (*posterior.findings, *_separation(prepared))
+    return replace(posterior, draws=draws, plan=plan, notes=notes, findings=findings)
+
+
+def _separation(prepared: Prepared) -> tuple[Finding, ...]:
+    names = list(prepared.separating)
+    if not names:
+        return ()
+    listed = ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    response = prepared.design.roles.response.text
+    return (
+        Finding(
+            "warning",
+            "separation",
+            f"Complete separation: {listed} by {'itself' if len(names) == 1 else 'themselves'} "
+            f"tell{'s' if len(names) == 1 else ''} some outcomes of {response!r} without error, so that only the prior "
+            "keeps the coefficient finite.",
+            "Merge the level with another, leave the column out, or give its coefficient a prior that you believe, "
+            f'such as priors={{{names[0]!r}: "normal(0, 2.5)"}}.',
+            {"columns": names},
+        ),
+    )

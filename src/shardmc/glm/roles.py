@@ -1,0 +1,183 @@
+"""What the columns outside the predictors do: response, offset, exposure, trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+
+from shardmc.errors import DataError, ModelError, OptionError
+from shardmc.glm.expression import Expression, check_columns, parse_expression
+from shardmc.glm.families import Family, Ordinal
+from shardmc.glm.raw import Frame, Kind, refuse_level
+
+
+@final
+@dataclass(frozen=True)
+class Roles:
+    """Expressions for the response and what goes with it."""
+
+    response: Expression
+    offset: Expression | None = None
+    exposure: Expression | None = None
+    trials: Expression | int | None = None
+
+    @staticmethod
+    def of(
+        response: Expression, family: Family, columns: Sequence[str], offset: Any, exposure: Any, trials: Any
+    ) -> Roles:
+        """From what the user gave: names of columns, expressions, or for trials a number."""
+        if exposure is not None and not family.takes_exposure:
+            raise OptionError(
+                "exposure belongs to families with a log link (poisson, negative_binomial, gamma), not to "
+                f"{family.name!r}."
+            )
+        if family.takes_trials and trials is None:
+            raise OptionError(
+                f"Family {family.name!r} needs the number of trials: give trials= a column's name or a whole number."
+            )
+        if trials is not None and not family.takes_trials:
+            raise OptionError(f"trials belongs to family 'binomial', not to {family.name!r}.")
+        if isinstance(trials, int | np.integer) and trials < 1:
+            raise OptionError(
+                f"trials must be a positive whole number or a column's name; {trials!r} was given."
+            )
+        whole = isinstance(trials, int | np.integer)
+        return Roles(
+            response,
+            _expression("offset", offset, columns),
+            _expression("exposure", exposure, columns),
+            int(trials) if whole else _expression("trials", trials, columns),
+        )
+
+    @property
+    def beside(self) -> dict[str, Expression]:
+        """Those that new rows must have as well."""
+        named = {"offset": self.offset, "exposure": self.exposure, "trials": self.trials}
+        return {name: given for name, given in named.items() if isinstance(given, Expression)}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        every = (self.response, *self.beside.values())
+        return tuple(dict.fromkeys(name for expression in every for name in expression.columns))
+
+    def check_columns(self, kinds: Mapping[str, Kind]) -> None:
+        for role, expression in self.beside.items():
+            check_columns(expression, kinds)
+            if expression.text in kinds and kinds[expression.text] == "text":
+                raise DataError(f"{role} column {expression.text!r} holds text; numbers are needed.")
+
+    def response_values(self, frame: Frame, levels: Sequence[Any] | None) -> np.ndarray:
+        """The response as numbers; that of an ordinal family as the numbers of its levels."""
+        expression = self.response
+        values = expression.values(frame, expression.category)
+        if levels is not None:
+            codes = pd.Index(list(levels)).get_indexer(pd.Index(values))
+            if (codes < 0).any():
+                refuse_level(expression.text, values[codes < 0].tolist(), levels)
+            return codes.astype(np.float64)
+        if values.dtype.kind not in "fiub":
+            first = next(iter(values.tolist()), "yes")
+            raise DataError(
+                f"The response {expression.text!r} holds text, such as {first!r}; numbers are needed. For two "
+                f'outcomes write which is a success: "I({expression.text} == {first!r}) ~ ...".'
+            )
+        return values.astype(np.float64)
+
+    def offset_values(self, frame: Frame) -> np.ndarray | None:
+        """What is added to the linear predictor: the offset, and the logarithm of the exposure."""
+        total = None if self.offset is None else self.offset.values(frame).astype(np.float64)
+        if self.exposure is None:
+            return total
+        with np.errstate(all="ignore"):
+            log_exposure = np.log(self.exposure.values(frame).astype(np.float64))
+        return log_exposure if total is None else total + log_exposure
+
+    def trial_values(self, frame: Frame, count: int) -> np.ndarray | None:
+        """Number of trials of each row."""
+        if self.trials is None:
+            return None
+        if isinstance(self.trials, int):
+            return np.full(count, float(self.trials))
+        return self.trials.values(frame).astype(np.float64)
+
+    def refuse(self, frame: Frame, count: int) -> None:
+        """Refuse exposures, offsets and trials that cannot be, by how many of these rows have them."""
+        if self.exposure is not None:
+            exposure = self.exposure.values(frame).astype(np.float64)
+            bad = ~(exposure > 0) | np.isinf(exposure)
+            if bad.any():
+                raise DataError(
+                    f"The exposure {self.exposure.text!r} must be positive, but it is {exposure[bad][0]:g} in "
+                    f"{int(bad.sum())} rows; drop those rows: nothing was at risk in them."
+                )
+        if self.offset is not None and not np.isfinite(self.offset.values(frame).astype(np.float64)).all():
+            raise DataError(
+                f"The offset {self.offset.text!r} is not finite in some rows; use exposure= for what enters as a "
+                "logarithm, and drop rows where it is zero."
+            )
+        trials = self.trial_values(frame, count)
+        if trials is not None and not ((trials >= 1) & (trials == np.floor(trials))).all():
+            bad = trials[~((trials >= 1) & (trials == np.floor(trials)))]
+            raise DataError(
+                f"The number of trials must be a positive whole number, but it is {bad[0]:g} in {len(bad)} rows; drop "
+                "rows without trials."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        texts = {role: expression.text for role, expression in self.beside.items()}
+        return {"response": self.response.text, "trials": self.trials} | texts
+
+    @staticmethod
+    def from_dict(stored: Mapping[str, Any]) -> Roles:
+        trials = stored["trials"]
+        return Roles(
+            parse_expression(stored["response"]),
+            _expression("offset", stored.get("offset")),
+            _expression("exposure", stored.get("exposure")),
+            trials if isinstance(trials, int) else _expression("trials", trials),
+        )
+
+
+def declared_levels(
+    family: Family, response: Expression, kinds: Mapping[str, Kind], ordered: Mapping[str, Sequence[str]]
+) -> Sequence[Any] | None:
+    """Levels of an ordinal response that are known before rows are read; None where the numbers themselves tell."""
+    if not isinstance(family, Ordinal):
+        if response.category is not None:
+            raise ModelError(
+                f"The response {response.text!r} is a category; only family 'ordinal' takes one. For two outcomes take "
+                f"'bernoulli' and write which is a success, as in I({response.category} == ...)."
+            )
+        return None
+    if family.levels:
+        return family.levels
+    if response.levels is not None:
+        return response.levels
+    name = response.category or response.text
+    if kinds.get(name) != "text":
+        return None
+    if name not in ordered:
+        raise DataError(
+            f"The response {name!r} is text without an order; write its levels from low to high, as in "
+            f"\"C({name}, levels=['low', 'mid', 'high']) ~ ...\", or make it an ordered categorical."
+        )
+    return ordered[name]
+
+
+def _expression(role: str, given: Any, columns: Sequence[str] = ()) -> Expression | None:
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise OptionError(
+            f"{role} must be the name of a column, or an expression of columns such as 'np.log(months)'; "
+            f"{type(given).__name__} was given."
+        )
+    # The name of a column may be anything, also what looks like arithmetic.
+    expression = parse_expression(f"`{given}`" if given in columns and not given.isidentifier() else given)
+    if expression.transforms or expression.category is not None:
+        raise ModelError(f"{role} {given!r} must be a column or an elementwise expression of columns.")
+    return expression

@@ -1,0 +1,309 @@
+"""Every family's log-likelihood against SciPy's, in float32 and over many orders of magnitude."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from shardmc.errors import DataError, OptionError
+from shardmc.glm.families import (
+    FAMILIES,
+    Bernoulli,
+    Binomial,
+    Gamma,
+    Gaussian,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+    Seen,
+    StudentT,
+    family_from_dict,
+    named_family,
+)
+from shardmc.glm.families.special import log_gamma_half_step, stirling_remainder
+
+CUTPOINTS = np.array([-1.0, 0.3, 2.0])
+COUNTS = np.array([0, 1, 2, 7, 40, 300, 5_000, 200_000.0])
+TRIALS = np.array([1, 1, 3, 9, 50, 900, 10_000, 300_000.0])
+
+
+def near(mean: np.ndarray, size: int = 8) -> np.ndarray:
+    """Linear predictors scattered about a good fit, (size, row)."""
+    rng = np.random.default_rng(1)
+    return mean + rng.normal(size=(size, len(mean))) * 0.3
+
+
+def negative_binomial(y: np.ndarray, eta: np.ndarray, shape: float) -> np.ndarray:
+    return stats.nbinom.logpmf(y, shape, shape / (shape + np.exp(eta)))
+
+
+def ordinal(y: np.ndarray, eta: np.ndarray) -> np.ndarray:
+    points = np.concatenate([[-np.inf], CUTPOINTS, [np.inf]])
+    k = y.astype(int)
+    return np.log(special.expit(points[k + 1] - eta) - special.expit(points[k] - eta))
+
+
+REALS = np.array([-3.0, -0.1, 0.0, 0.4, 1.0, 2.5, 30.0])
+BINARY = np.array([0.0, 1.0, 1.0, 0.0])
+LEVELS = np.array([0.0, 1, 2, 3, 1])
+AMOUNTS = np.array([1e-3, 0.2, 1.0, 8.0, 3e5])
+CASES = {
+    "gaussian": (
+        Gaussian(),
+        REALS,
+        near(REALS),
+        {"sigma": 1.7},
+        lambda y, eta, a, n: stats.norm.logpdf(y, eta, a["sigma"]),
+    ),
+    "student_t": (
+        StudentT(),
+        REALS,
+        near(np.zeros(7)),
+        {"sigma": 0.6, "nu": 3.3},
+        lambda y, eta, a, n: stats.t.logpdf(y, a["nu"], eta, a["sigma"]),
+    ),
+    "student_t, many df": (
+        StudentT(),
+        REALS,
+        near(REALS),
+        {"sigma": 0.6, "nu": 4_000.0},
+        lambda y, eta, a, n: stats.t.logpdf(y, a["nu"], eta, a["sigma"]),
+    ),
+    "student_t, fixed df": (
+        StudentT(df=4.0),
+        REALS,
+        near(REALS),
+        {"sigma": 0.6},
+        lambda y, eta, a, n: stats.t.logpdf(y, 4.0, eta, a["sigma"]),
+    ),
+    "bernoulli": (
+        Bernoulli(),
+        BINARY,
+        near(np.array([-20, -3, 0.2, 9.0])),
+        {},
+        lambda y, eta, a, n: y * eta - np.logaddexp(0, eta),
+    ),
+    "bernoulli, probit": (
+        Bernoulli("probit"),
+        BINARY,
+        near(np.array([-4, -3, 0.2, 4.0])),
+        {},
+        lambda y, eta, a, n: special.log_ndtr((2 * y - 1) * eta),
+    ),
+    "binomial": (
+        Binomial(),
+        np.minimum(COUNTS, TRIALS),
+        near(special.logit((np.minimum(COUNTS, TRIALS) + 0.5) / (TRIALS + 1))),
+        {},
+        lambda y, eta, a, n: y * eta - n * np.logaddexp(0, eta),
+    ),
+    "binomial, far off": (
+        Binomial(),
+        np.minimum(COUNTS, TRIALS),
+        np.linspace(-60, 60, 8)[:, None] * np.ones(8),
+        {},
+        lambda y, eta, a, n: y * eta - n * np.logaddexp(0, eta),
+    ),
+    "binomial, probit": (
+        Binomial("probit"),
+        np.array([0, 1, 2, 4, 25.0]),
+        near(np.zeros(5)),
+        {},
+        lambda y, eta, a, n: y * special.log_ndtr(eta) + (n - y) * special.log_ndtr(-eta),
+    ),
+    "poisson": (
+        Poisson(),
+        COUNTS,
+        near(np.log(COUNTS + 0.5)),
+        {},
+        lambda y, eta, a, n: stats.poisson.logpmf(y, np.exp(eta)),
+    ),
+    "negative_binomial": (
+        NegativeBinomial(),
+        COUNTS,
+        near(np.log(COUNTS + 0.5)),
+        {"shape": 1.3},
+        lambda y, eta, a, n: negative_binomial(y, eta, a["shape"]),
+    ),
+    "negative_binomial, near Poisson": (
+        NegativeBinomial(),
+        COUNTS,
+        near(np.log(COUNTS + 0.5)),
+        {"shape": 900.0},
+        lambda y, eta, a, n: negative_binomial(y, eta, a["shape"]),
+    ),
+    "negative_binomial, scattered": (
+        NegativeBinomial(),
+        COUNTS,
+        near(np.log(COUNTS + 0.5)),
+        {"shape": 0.02},
+        lambda y, eta, a, n: negative_binomial(y, eta, a["shape"]),
+    ),
+    "gamma": (
+        Gamma(),
+        AMOUNTS,
+        near(np.log(AMOUNTS)),
+        {"shape": 2.2},
+        lambda y, eta, a, n: stats.gamma.logpdf(y, a["shape"], scale=np.exp(eta) / a["shape"]),
+    ),
+    "gamma, narrow": (
+        Gamma(),
+        AMOUNTS,
+        np.log(AMOUNTS) + 0.01 * near(np.zeros(5)),
+        {"shape": 3_000.0},
+        lambda y, eta, a, n: stats.gamma.logpdf(y, a["shape"], scale=np.exp(eta) / a["shape"]),
+    ),
+    "ordinal": (
+        Ordinal((0, 1, 2, 3)),
+        LEVELS,
+        near(np.array([-2, 0, 1, 3, 5.0])),
+        {"cutpoint": CUTPOINTS},
+        lambda y, eta, a, n: ordinal(y, eta),
+    ),
+}
+
+
+def evaluate(family, y, eta, auxiliary, trials):
+    """Log-likelihoods in float32, (point, row)."""
+    encoded = family.encode(y)
+    response = jnp.asarray(encoded if encoded.dtype.kind == "i" else encoded.astype(np.float32))
+    auxiliary = {name: jnp.asarray(value, jnp.float32) for name, value in auxiliary.items()}
+    count = None if trials is None else jnp.asarray(trials, jnp.float32)
+    one = jax.vmap(lambda e: family.log_likelihood(e, response, auxiliary, count))
+    return np.asarray(one(jnp.asarray(eta, jnp.float32)), np.float64)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_log_likelihood_is_the_reference_up_to_a_constant_of_each_row(case):
+    family, y, eta, auxiliary, reference = CASES[case]
+    trials = TRIALS[: len(y)] if family.takes_trials else None
+    eta = eta.astype(np.float32).astype(np.float64)  # both sides see the same numbers
+    found = evaluate(family, y, eta, auxiliary, trials)
+    exact = reference(y, eta, auxiliary, trials)
+    # What is compared is the change from the first point to the others, as the samplers use it.
+    change, wanted = found - found[0], exact - exact[0]
+    # The error of float32 in eta alone, times the slope there, is what cannot be avoided.
+    slope = np.abs(np.gradient(exact, axis=0)).max(axis=0) + np.abs(wanted).max(axis=0)
+    assert np.isfinite(found).all()
+    assert (np.abs(change - wanted) <= 3e-6 * (1 + slope) * np.maximum(1, np.abs(eta).max(axis=0))).all()
+
+
+@pytest.mark.parametrize("case", ["negative_binomial", "gamma", "student_t", "gaussian"])
+def test_log_likelihood_has_the_right_dependence_on_auxiliary_parameters(case):
+    family, y, eta, auxiliary, reference = CASES[case]
+    other = {name: np.float32(value * 1.25) for name, value in auxiliary.items()}
+    eta = eta.astype(np.float32).astype(np.float64)
+    change = evaluate(family, y, eta, other, None) - evaluate(family, y, eta, auxiliary, None)
+    wanted = reference(y, eta, other, None) - reference(y, eta, auxiliary, None)
+    np.testing.assert_allclose(change, wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_the_naive_poisson_fails_where_ours_holds():
+    """Negative control: y eta - e^eta in float32 loses what large counts need."""
+    _, y, eta, _, reference = CASES["poisson"]
+    eta = eta.astype(np.float32)
+    naive = np.asarray(jnp.asarray(y, jnp.float32) * eta - jnp.exp(eta), np.float64)
+    exact = reference(y, eta.astype(np.float64), {}, None)
+    ours = evaluate(Poisson(), y, eta, {}, None)
+    wrong = np.abs((naive - naive[0]) - (exact - exact[0]))[:, -1].max()
+    right = np.abs((ours - ours[0]) - (exact - exact[0]))[:, -1].max()
+    assert wrong > 3 * right
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_and_curvatures_are_finite(case):
+    family, y, eta, auxiliary, _ = CASES[case]
+    trials = jnp.asarray(TRIALS[: len(y)], jnp.float32) if family.takes_trials else None
+    encoded = family.encode(y)
+    response = jnp.asarray(encoded if encoded.dtype.kind == "i" else encoded.astype(np.float32))
+
+    def total(parameters):
+        return family.log_likelihood(parameters["eta"], response, parameters, trials).sum()
+
+    for point in (eta[0], np.zeros(len(y))):
+        parameters = {"eta": jnp.asarray(point, jnp.float32)}
+        parameters |= {name: jnp.asarray(value, jnp.float32) for name, value in auxiliary.items()}
+        slopes = jax.grad(total)(parameters)
+        bends = jax.hessian(total)(parameters)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((slopes, bends)))
+
+
+def test_special_functions_are_scipys():
+    z = np.concatenate([np.geomspace(1e-3, 1e6, 200), [3.999, 4.0, 4.001]]).astype(np.float32).astype(float)
+    exact = special.gammaln(z) - (z - 0.5) * np.log(z) + z - 0.5 * np.log(2 * np.pi)
+    # At large z the reference itself cancels: the first term of the series is exact there.
+    exact = np.where(z > 1e3, 1 / (12 * z), exact)
+    np.testing.assert_allclose(stirling_remainder(jnp.asarray(z, jnp.float32)), exact, rtol=2e-6, atol=3e-7)
+    half = special.gammaln(z + 0.5) - special.gammaln(z) - 0.5 * np.log(z)
+    half = np.where(z > 1e3, -1 / (8 * z), half)
+    np.testing.assert_allclose(log_gamma_half_step(jnp.asarray(z, jnp.float32)), half, rtol=2e-6, atol=4e-7)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_simulated_responses_have_the_expected_mean(case):
+    family, y, eta, auxiliary, _ = CASES[case]
+    if case in ("binomial, far off",):
+        pytest.skip("all successes or none")
+    draws = 4_000
+    eta = np.broadcast_to(np.clip(eta[0], -5, 5), (draws, len(y)))
+    shaped = {name: np.full((draws, 1), value) for name, value in auxiliary.items() if np.ndim(value) == 0}
+    if isinstance(family, Ordinal):
+        shaped["cutpoint"] = np.broadcast_to(CUTPOINTS, (draws, 3))
+    trials = np.minimum(TRIALS[: len(y)], 50) if family.takes_trials else None
+    seen = family.simulate(np.random.default_rng(2), eta, shaped, trials)
+    mean = family.mean(eta, shaped, trials)
+    if isinstance(family, Ordinal):
+        seen, mean = (seen[..., None] == np.arange(4)).astype(float), mean
+    error = (seen - mean).mean(axis=0) / (seen.std(axis=0) / np.sqrt(draws) + 1e-12)
+    # About 120 comparisons of which each exceeds 6.5 with probability below 1e-8 if it is normal; the variance of
+    # rare outcomes is itself uncertain, which the floor of 20 expected outcomes keeps in check.
+    enough = (mean.mean(axis=0) * draws > 20) | (np.abs(error) < 1)
+    assert (np.abs(error)[enough] < 6.5).all()
+
+
+def test_families_by_name():
+    assert named_family("Negative-Binomial") == NegativeBinomial()
+    assert named_family("bernoulli(link=probit)") == Bernoulli("probit")
+    assert named_family(StudentT(df=3.0)) == StudentT(df=3.0)
+    for name in FAMILIES:
+        family = named_family(name)
+        assert family_from_dict(family.to_dict()) == family
+    with pytest.raises(OptionError, match="Unknown family 'poison'. Did you mean 'poisson'"):
+        named_family("poison")
+    with pytest.raises(OptionError, match="link"):
+        named_family("bernoulli(link=cloglog)")
+    with pytest.raises(OptionError, match="no options"):
+        named_family("poisson(df=3)")
+
+
+def seen(values, trials=None):
+    found = Seen("y")
+    for part in np.array_split(np.asarray(values, float), 3):
+        found.add(part, None if trials is None else np.full(len(part), float(trials)), None)
+    return found
+
+
+def test_responses_that_cannot_be_are_refused():
+    with pytest.raises(DataError, match=r"must be 0 or 1, but it has 3 different values \(0, 1, 2\)"):
+        Bernoulli().refuse(seen([0, 1, 2, 1, 0]))
+    with pytest.raises(DataError, match=r"2 of 4 values are not whole numbers, such as 1.5"):
+        Poisson().refuse(seen([0, 1.5, 2.5, 3]))
+    with pytest.raises(DataError, match="1 of 4 values are negative"):
+        NegativeBinomial().refuse(seen([0, 1, -2, 3]))
+    with pytest.raises(DataError, match="2 of 4 values are zero or negative"):
+        Gamma().refuse(seen([0, 1, -2, 3]))
+    with pytest.raises(DataError, match="is 2 in every row"):
+        Gaussian().refuse(seen([2, 2, 2, 2]))
+    with pytest.raises(DataError, match="exceeds the number of trials in 1 rows"):
+        Binomial().refuse(seen([0, 1, 2, 6], trials=5))
+    with pytest.raises(DataError, match="2 levels; it needs three or more"):
+        Ordinal((0, 1)).refuse(seen([0, 1, 0, 1]))
+
+
+def test_moments_in_pieces_are_those_of_the_whole():
+    values = np.random.default_rng(0).normal(5, 2, size=1000)
+    found = seen(values)
+    assert found.mean == pytest.approx(values.mean())
+    assert found.sd == pytest.approx(values.std(ddof=1))
+    assert (found.moments.low, found.moments.high) == (values.min(), values.max())

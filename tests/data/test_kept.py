@@ -31,11 +31,11 @@ def test_kept_rows_are_in_every_shard_with_the_users_weight(blocks):
 
 
 def test_keeping_nothing_adds_nothing(blocks):
-    nothing = blocks.keep([[], [], []])
-    assert nothing.num_kept == 0
-    (_, batch), *_ = nothing.batches([0], 1)
-    assert batch.kept_rows is None
-    assert batch.kept_positions is None
+    for nothing in (blocks.keep([[], [], []]), blocks.keep([[1], [], []]).keep([])):
+        assert nothing.num_kept == 0
+        (_, batch), *_ = nothing.batches([0], 1)
+        assert batch.kept_rows is None
+        assert batch.kept_positions is None
 
 
 def test_keeping_again_starts_anew(blocks):

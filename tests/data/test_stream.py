@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -160,3 +161,12 @@ def test_pieces_of_any_size_give_the_same_shards(file, monkeypatch):
     shards = shards_of(split(file, stratify="label"))
     for shard, (rows, weights) in reference.items():
         assert np.array_equal(shards[shard][0]["row"][weights > 0], rows["row"][weights > 0])
+
+
+def test_sixty_four_bits_are_streamed_in_x64(file):
+    with jax.enable_x64(True):
+        blocks = split(file, weights="weight").keep([[0]] + [[]] * 6)
+        ((_, batch), *_) = blocks.batches([0], 1)
+        assert batch.rows["x"].dtype == batch.row_weights.dtype == batch.factors.dtype == np.float64
+        assert batch.kept_rows["x"].dtype == batch.kept_weights.dtype == np.float64
+        assert batch.rows["row"].dtype == np.int64

@@ -134,8 +134,10 @@ def _array(name: str, leaf: Any) -> np.ndarray | jax.Array:
     if hasattr(leaf, "toarray"):
         raise DataError(f"Column {name!r} is a sparse matrix; give it as an array, by its toarray().")
     if np.ma.is_masked(leaf):
+        count = int(np.ma.count_masked(leaf))
         raise DataError(
-            f"Column {name!r} has {np.ma.count_masked(leaf)} masked values; drop those rows first."
+            f"Column {name!r} has {count} masked value{'s' if count > 1 else ''}. Drop or impute those rows first: "
+            "shardmc does not guess."
         )
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     if array.ndim == 0:

@@ -157,7 +157,8 @@ def certify(
     """
     if len(names) != len(mode.theta) or values.shape[1:] != mode.theta.shape:
         raise OptionError(
-            f"The mode has {len(mode.theta)} parameters, but there are {len(names)} names and draws of shape {values.shape}."
+            f"The mode has {len(mode.theta)} parameters, but there are {len(names)} names "
+            f"and draws of shape {values.shape}."
         )
     if scores.shape != (len(chosen), values.shape[1]):
         raise OptionError(

@@ -19,14 +19,14 @@ class Combination:
     se: float
     p_value: float
     loadings: tuple[tuple[str, float], ...]
-    """Parameters with the largest weights: their weight per posterior standard deviation, the sum of squares of all is 1."""
+    """The heaviest parameters, and their weights per standard deviation; squares of the weights of all sum to 1."""
 
     @property
     def words(self) -> str:
         """The parameters it is made of, the heaviest first.
 
         >>> Combination(0.4, 0.1, 0.001, (("a", 0.8), ("b", -0.6))).words
-        'a - 0.8 b'
+        'a - 0.7 b'
         """
         lead = self.loadings[0][1]
         text = self.loadings[0][0]
@@ -49,8 +49,8 @@ def worst_combinations(
     """The combinations whose mean is most wrong, and whose draws are too wide and too narrow the most.
 
     The largest of many noisy numbers is too large. So each half of the draws finds a direction v, the other half
-    measures m^T v or v^T C v, which is right on average for a v that it did not choose, and the two are averaged. The size
-    of the mean's error is |m|^2 - tr cov(m), which is right on average too.
+    measures m^T v or v^T C v, which is right on average for a v that it did not choose, and the two are averaged.
+    The size of the mean's error is |m|^2 - tr cov(m), which is right on average too.
 
     Parameters
     ----------
@@ -99,4 +99,4 @@ def worst_combinations(
 def _loadings(weights: np.ndarray, names: Sequence[str], most: int = 3) -> tuple[tuple[str, float], ...]:
     """The heaviest parameters of a combination and their weights, scaled to a unit vector."""
     unit = weights / max(float(np.linalg.norm(weights)), 1e-300)
-    return tuple((names[k], float(unit[k])) for k in np.argsort(-np.abs(unit))[:most])
+    return tuple((str(names[k]), float(unit[k])) for k in np.argsort(-np.abs(unit))[:most].tolist())

@@ -14,7 +14,7 @@ from shardmc.types import Frame
 
 @dataclass(frozen=True, eq=False)
 class Correction:
-    """theta -> center - shift + (I + left right^T) (theta - center); directions that are not off are left as they are."""
+    """theta -> center - shift + (I + left right^T) (theta - center); directions that are not off stay as they are."""
 
     center: np.ndarray  # (dim,)
     shift: np.ndarray  # (dim,)
@@ -36,9 +36,9 @@ class Correction:
 def correct(sample: SteinSample, halves: np.ndarray, frame: Frame, center: np.ndarray) -> Correction:
     """The part of -m and C^(-1/2) that stands out of its noise.
 
-    m is shrunk towards zero by (1 - tr cov(m) / |m|^2)+, after James and Stein. Of C = sum c u u^T only those c are corrected
-    that differ from 1 by more than the noise does: C is the mean of its values on the two halves of the draws, so half their
-    difference has the law of its noise.
+    m is shrunk towards zero by (1 - tr cov(m) / |m|^2)+, after James and Stein. Of C = sum c u u^T only those c are
+    corrected that differ from 1 by more than the noise does: C is the mean of its values on the two halves of the
+    draws, so half their difference has the law of its noise.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ _SHAPE_LEVEL = 0.01
 _SOMEWHAT_NONLINEAR = 0.5
 """Beyond this the posterior is too far from a Gaussian for m and C to be the errors of mean and sd."""
 _VERY_NONLINEAR = 1.0
-"""Beyond this the sums have such tails that their t tests need the Stein test, which is bounded, as a second witness."""
+"""Beyond this the sums have such tails that their t tests need the Stein test as a second witness."""
 _MOST_SURPRISE = 2.0
 """A gradient further off than this many sds from what the others made expect: there may be another mode."""
 
@@ -67,7 +67,9 @@ def judge(measured: Measured, bounds: Bounds) -> Judgement:
         & (measured.nonlinearity <= _SOMEWHAT_NONLINEAR)
         & (measured.surprise <= _MOST_SURPRISE)
     )
-    verdicts = tuple(_verdict(off, ok) for off, ok in zip(off_mean | off_sd, clear, strict=True))
+    verdicts: tuple[Verdict, ...] = tuple(
+        _verdict(off, ok) for off, ok in zip(off_mean | off_sd, clear, strict=True)
+    )
     worst = _worst(measured, bounds, level) if witnessed.all() else None
     if "off" in verdicts:
         return Judgement("off", verdicts, _off_sentence(measured, off_mean, off_sd), _OFF_ADVICE)
@@ -140,7 +142,7 @@ def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray) -> tuple[str, 
         )
     if measured.stein.p_value < _SHAPE_LEVEL:
         return (
-            f"means and sds look right, but the shape does not (kernel Stein discrepancy, p = {measured.stein.p_value:.2g})",
+            f"means and sds look right, but the shape does not (Stein discrepancy, p = {measured.stein.p_value:.2g})",
             "Look at the marginal densities of the shards; use fewer shards or another sampler.",
         )
     if not clear.all():
@@ -161,16 +163,20 @@ def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray) -> tuple[s
     worst = int(np.where(clear, 0, np.maximum(reach_mean, reach_sd)).argmax())
     name = measured.names[worst]
     if reach_mean[worst] >= reach_sd[worst]:
-        text = f"the mean of {name} is {measured.mean_error[worst]:+.2f} ± {measured.mean_error_se[worst]:.2f} sd off"
+        value, se = measured.mean_error[worst], measured.mean_error_se[worst]
+        text = f"the mean of {name} is {value:+.2f} ± {se:.2f} sd off"
     else:
-        text = f"the sd of {name} is {measured.sd_ratio[worst]:.2f} ± {measured.sd_ratio_se[worst]:.2f} times the right one"
+        value, se = measured.sd_ratio[worst], measured.sd_ratio_se[worst]
+        text = f"the sd of {name} is {value:.2f} ± {se:.2f} times the right one"
     return text, _more(measured, bounds)
 
 
 def _more(measured: Measured, bounds: Bounds) -> str:
     """Whether more draws or more gradients would make it clearer."""
-    if 2 / np.sqrt(measured.ess.min()) > 0.5 * min(bounds.mean, bounds.sd):
-        return f"Take more draws: they are worth {measured.ess.min():.0f} independent ones; 3,000 are enough for most bounds."
+    least = measured.ess.min()
+    if 2 / np.sqrt(least) > 0.5 * min(bounds.mean, bounds.sd):
+        needed = (4 / min(bounds.mean, bounds.sd)) ** 2
+        return f"Take more draws: they are worth {least:,.0f} independent ones; as a rule {2 * needed:,.0f} are needed."
     return f"Compute gradients at more than {measured.num_gradients} draws."
 
 

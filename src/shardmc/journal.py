@@ -14,7 +14,6 @@ from shardmc.posterior import Posterior
 from shardmc.sample import ShardChains
 from shardmc.store.manifest import Manifest, package_versions
 from shardmc.store.run import Run
-from shardmc.store.tree import save_tree
 from shardmc.types import Located, Mode
 
 
@@ -96,4 +95,6 @@ class Journal:
     def write_posterior(self, posterior: Posterior) -> None:
         """Keep the result."""
         if self._run is not None:
+            from shardmc.store.tree import save_tree
+
             save_tree(posterior.tree, self._run.path("posterior.nc"))

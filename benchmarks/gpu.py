@@ -1,0 +1,135 @@
+"""One GPU: the posterior of 10^8 and 10^9 rows by the public call, against NumPyro's NUTS on the same card.
+
+    python benchmarks/gpu.py [--rows 100000000] [--x64] [--nuts] [--quick]
+
+Prints one JSON line per measurement; docs/benchmarks/gpu.md is made from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from datasets import logistic_model
+
+import shardmc
+
+DIM = 14
+CHUNK = 1_000_000
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def simulate(num_rows: int, chunk: int, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Rows made on the device, chunk by chunk: intercept, standard normal columns, logistic response."""
+    beta = jnp.linspace(-1.0, 1.0, DIM)
+
+    def fill(i, arrays):
+        x, y = arrays
+        key_x, key_y = jax.random.split(jax.random.fold_in(key, i))
+        part = jax.random.normal(key_x, (chunk, DIM)).at[:, 0].set(1.0)
+        response = jax.random.uniform(key_y, (chunk,)) < jax.nn.sigmoid(part @ beta)
+        x = jax.lax.dynamic_update_slice(x, part, (i * chunk, 0))
+        return x, jax.lax.dynamic_update_slice(y, response.astype(y.dtype), (i * chunk,))
+
+    real = jnp.result_type(float)
+    start = (jnp.zeros((num_rows, DIM), real), jnp.zeros(num_rows, real))
+    return jax.lax.fori_loop(0, num_rows // chunk, fill, start)
+
+
+def tell(**values: object) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def measure_fit(data, shards: int, draws: int, check: bool) -> None:
+    """Cold and warm: the second and third call find everything compiled."""
+    model = logistic_model(DIM)
+    for run in ("cold", "warm", "warm"):
+        start = time.perf_counter()
+        fitted = shardmc.fit(model, data, shards=shards, draws=draws, shuffle=False, check=check, seed=1)
+        seconds = time.perf_counter() - start
+        from arviz_stats.base import array_stats
+
+        chained = fitted.theta.reshape(*fitted.chains, DIM)
+        ess = float(np.min(array_stats.ess(chained, chain_axis=0, draw_axis=1)))
+        tell(
+            what=f"shardmc.fit, {run}{'' if check else ', no certificate'}",
+            rows=len(data[1]),
+            seconds=seconds,
+            min_ess=ess,
+            min_ess_per_second=ess / seconds,
+            acceptance=float(fitted.shards.acceptance.min()),
+            stages={k: round(v, 4) for k, v in fitted.seconds.items()},
+            kept=fitted.plan["kept_rows"],
+            verdict=None if fitted.certificate is None else fitted.certificate.sentence,
+            notes=list(fitted.notes),
+        )
+
+
+def measure_nuts(data, warmup: int, draws: int) -> None:
+    """NumPyro's NUTS on all rows: time of one gradient, and a short run."""
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import MCMC, NUTS
+    from numpyro.infer.util import initialize_model
+
+    def model(x, y):
+        beta = numpyro.sample("beta", dist.Normal(0, 10).expand([DIM]).to_event(1))
+        numpyro.sample("y", dist.Bernoulli(logits=x @ beta), obs=y)
+
+    with jax.default_matmul_precision("highest"):
+        info = initialize_model(jax.random.key(0), model, model_args=data, dynamic_args=True)
+        gradient = jax.jit(lambda p, x, y: jax.grad(info.potential_fn(x, y))(p))
+        point = {"beta": jnp.linspace(-1.0, 1.0, DIM)}
+        jax.block_until_ready(gradient(point, *data))
+        start = time.perf_counter()
+        for _ in range(5):
+            jax.block_until_ready(gradient(point, *data))
+        tell(what="one gradient of all rows (NumPyro)", rows=len(data[1]), seconds=(time.perf_counter() - start) / 5)
+        if draws:
+            kernel = NUTS(model, max_tree_depth=8)
+            mcmc = MCMC(kernel, num_warmup=warmup, num_samples=draws, num_chains=1, progress_bar=False)
+            start = time.perf_counter()
+            mcmc.run(jax.random.key(1), *data, extra_fields=("num_steps",))
+            seconds = time.perf_counter() - start
+            from arviz_stats.base import array_stats
+
+            beta = np.asarray(mcmc.get_samples(group_by_chain=True)["beta"])
+            ess = float(np.min(array_stats.ess(beta, chain_axis=0, draw_axis=1)))
+            tell(
+                what=f"NumPyro NUTS, {warmup} + {draws} draws, compilation included",
+                rows=len(data[1]),
+                seconds=seconds,
+                min_ess=ess,
+                min_ess_per_second=ess / seconds,
+                steps_a_draw=float(np.mean(mcmc.get_extra_fields()["num_steps"])),
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000_000)
+    parser.add_argument("--shards", type=int, default=1_000)
+    parser.add_argument("--draws", type=int, default=100_000)
+    parser.add_argument("--x64", action="store_true")
+    parser.add_argument("--nuts", type=int, default=0, help="draws of a short NUTS run; 0 times gradients only")
+    parser.add_argument("--no-check", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    if options.x64:
+        jax.config.update("jax_enable_x64", True)
+    rows = 1_000_000 if options.quick else options.rows
+    tell(device=str(jax.devices()[0]), jax=jax.__version__, x64=options.x64, rows=rows, shards=options.shards)
+    data = jax.block_until_ready(simulate(rows, min(CHUNK, rows), jax.random.key(0)))
+    measure_fit(data, options.shards, options.draws, check=True)
+    if options.no_check:
+        measure_fit(data, options.shards, options.draws, check=False)
+    measure_nuts(data, options.nuts, options.nuts)
+
+
+if __name__ == "__main__":
+    main()

@@ -21,10 +21,10 @@ Kernel = Literal["uniform", "gaussian"]
 class Weierstrass(Combiner):
     """Merge shards in a binary tree, from pairs of draws that pass a rejection step (Wang and Dunson 2013).
 
-    A pair (x1, x2) becomes (P1 + P2)^-1 (P1 x1 + P2 x2), with P_i the inverse covariance of the draws of the
-    two sides, and is kept if q = (x1 - x2)^T (S1 + S2)^-1 (x1 - x2) is small. For normal subposteriors the
-    result does not depend on q and is exact whatever is kept; otherwise the smaller `accept`, the closer to
-    the product.
+    A pair (x1, x2) becomes (P1 + P2)^-1 (P1 x1 + P2 x2), with P_i the sum of the inverse covariances of the
+    shards merged on each side, and is kept if q = (x1 - x2)^T (P1^-1 + P2^-1)^-1 (x1 - x2) is small. For normal
+    subposteriors the result does not depend on q and is exact whatever is kept; otherwise the smaller `accept`,
+    the closer to the product, and the more often the same draws are used.
 
     Parameters
     ----------

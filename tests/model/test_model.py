@@ -62,9 +62,27 @@ def test_many_draws_are_transformed_block_by_block():
     model = _model(derived=lambda params: {"ratio": params["beta"] / params["sigma"]})
     draws = model.constrain_draws(theta)
     np.testing.assert_allclose(draws["sigma"], np.exp(theta[:, 2]), rtol=1e-14)
-    np.testing.assert_allclose(draws["ratio"], theta[:, :2] / np.exp(theta[:, 2:]), rtol=1e-13)
+    np.testing.assert_allclose(draws["ratio"], theta[:, :2] / np.exp(theta[:, 2:]), rtol=1e-6, atol=1e-8)
     assert list(draws) == ["beta", "sigma", "ratio"]
     assert model.constrain_draws(np.empty((0, 3)))["sigma"].shape == (0,)
+
+
+def test_numpy_constants_of_64_bits_survive_changes_of_precision():
+    center, order = np.array([0.1, 0.2]), np.array([1, 0])
+    model = Model(
+        lambda params, rows: rows * (params["p"] * center).sum() + center[order].sum(),
+        lambda params: -(((params["p"] - center) ** 2)[order]).sum(),
+        {"p": Parameter(2, ("interval", np.array([-1.0, 0.0]), np.array([1.0, 3.0])))},
+        derived=lambda params: {"shifted": (params["p"] - center)[order]},
+    )
+    theta = np.random.default_rng(3).normal(size=(5, 2))
+    for _ in range(2):
+        draws = model.constrain_draws(theta)
+        np.testing.assert_allclose(draws["shifted"], (draws["p"] - center)[:, ::-1], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(model.unconstrained_vector(model.natural_vector(theta)), theta, rtol=1e-10)
+        prior = jax.jit(lambda theta: model.log_prior(theta) + 1)(theta[0])
+        assert np.isfinite(prior)
+        assert np.isfinite(jax.jit(lambda theta: model.log_likelihood(theta, jnp.ones(2)))(theta[0])).all()
 
 
 def test_natural_vector_and_back():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, final
 
@@ -169,13 +170,16 @@ class Model(Recipe):
 
         Returns
         -------
-        dict of float64 arrays (draw, *shape); real parameters are exact copies of their columns.
+        dict of float64 arrays (draw, *shape)
+            Real parameters are exact copies of their columns; the others are computed in float64, derived
+            quantities in JAX's own precision.
         """
         theta = self._check_draws(theta, self.dim)
         natural = self.natural(theta)
         if self.derived_function is None or len(theta) == 0:
             return natural
-        derived = _blockwise(self._derived_program, theta)
+        # A user's function may hold NumPy arrays of 64 bits, which JAX cannot compile in both precisions.
+        derived = _blockwise(self._derived_program, theta, nullcontext())
         return natural | {name: derived[name] for name in self.derived_names}
 
     def natural_vector(self, theta: np.ndarray) -> np.ndarray:
@@ -199,9 +203,8 @@ class Model(Recipe):
             theta[:, self._slices[name]] = values[name].reshape(len(theta), -1)
         transformed = self._names_of(real=False)
         if transformed and len(theta):
-            unconstrained = _blockwise(
-                self._unconstrain_program, {name: values[name] for name in transformed}
-            )
+            natural_values = {name: values[name] for name in transformed}
+            unconstrained = _blockwise(self._unconstrain_program, natural_values, double_precision())
             for name, columns in unconstrained.items():
                 theta[:, self._slices[name]] = columns
         theta[~np.isfinite(theta).all(axis=1)] = np.nan
@@ -273,7 +276,11 @@ class Model(Recipe):
     def natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Natural parameters of draws (draw, dim), those with real support without any arithmetic."""
         transformed = self._names_of(real=False)
-        values = _blockwise(self._constrain_program, theta) if transformed and len(theta) else {}
+        values = (
+            _blockwise(self._constrain_program, theta, double_precision())
+            if transformed and len(theta)
+            else {}
+        )
         for name, parameter in self.parameters.items():
             if name not in values:
                 values[name] = theta[:, self._slices[name]].reshape(len(theta), *parameter.shape)
@@ -347,14 +354,17 @@ def _restore(
     return model
 
 
-def _blockwise(program: Callable[[Any], dict[str, Any]], draws: Any) -> dict[str, np.ndarray]:
-    """A program over draws, block by block in float64; the last block is padded so that it is compiled once."""
+def _blockwise(
+    program: Callable[[Any], dict[str, Any]], draws: Any, precision: AbstractContextManager[Any]
+) -> dict[str, np.ndarray]:
+    """A program over draws, block by block; the last block is padded so that it is compiled once."""
     total = len(jax.tree.leaves(draws)[0])
     block = min(total, BLOCK)
-    parts = []
-    with double_precision():
-        for chunk in _chunks(draws, total, block):
-            parts.append(jax.tree.map(lambda a: np.asarray(a, dtype=np.float64), program(chunk)))
+    with precision:
+        parts = [
+            jax.tree.map(lambda a: np.asarray(a, dtype=np.float64), program(chunk))
+            for chunk in _chunks(draws, total, block)
+        ]
     return {name: np.concatenate([part[name] for part in parts])[:total] for name in parts[0]}
 
 

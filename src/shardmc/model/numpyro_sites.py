@@ -304,8 +304,8 @@ def _values(run: Run, samples: TwoSamples, structure: _Structure, rowless: list[
 
 
 def _as_number(bound: Any) -> Any:
-    """A bound as NumPy has it, which is the same with and without double precision."""
-    return float(bound) if np.ndim(bound) == 0 else np.asarray(bound)
+    """A bound as a number, which is the same with and without double precision."""
+    return float(bound) if np.ndim(bound) == 0 else bound
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
+import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError, unknown
@@ -190,7 +191,9 @@ def _constraint(support: Any) -> Any:
     if num_bounds == 2 and not np.all(np.asarray(bounds[0]) < np.asarray(bounds[1])):
         raise ModelError(f"Support 'interval' needs low < high; {tuple(bounds)} was given.")
     constraint = getattr(constraints, constraint_name)
-    return constraint(*bounds) if num_bounds else constraint
+    # Arrays of bounds as JAX arrays: NumPy's of 64 bits cannot be compiled in both precisions.
+    numbers = [float(b) if np.ndim(b) == 0 else jnp.asarray(b, jnp.result_type(float)) for b in bounds]
+    return constraint(*numbers) if num_bounds else constraint
 
 
 def _example(name: str, num_bounds: int) -> str:

@@ -1,0 +1,484 @@
+"""NumPyro model functions: roles of sites, the same densities as plain functions, and refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.infer.util import potential_energy
+
+from shardmc.errors import ModelError
+from shardmc.model import Model, columns_used, from_numpyro, validate
+from shardmc.model.precision import double_precision
+
+RNG = np.random.default_rng(0)
+N = 12
+X = RNG.normal(size=(N, 3)).astype(np.float32)
+Y = RNG.normal(size=N).astype(np.float32)
+B = (RNG.random(N) < 0.5).astype(np.float32)
+G = np.arange(N) % 4
+V = RNG.normal(size=(N, 2)).astype(np.float32)
+
+
+def linear(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, 2).expand([x.shape[1]]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.Exponential(1.0))
+    numpyro.sample("y", dist.Normal(x @ beta, sigma), obs=y)
+
+
+def linear_plate(x, y):
+    beta = numpyro.sample("beta", dist.Normal(jnp.zeros(x.shape[1]), 2))
+    sigma = numpyro.sample("sigma", dist.Exponential(1.0))
+    with numpyro.plate("rows", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ beta, sigma), obs=y)
+
+
+def linear_event(x, y):
+    beta = numpyro.sample("beta", dist.MultivariateNormal(jnp.zeros(3), jnp.eye(3) * 4))
+    sigma = numpyro.sample("sigma", dist.Exponential(1.0))
+    numpyro.factor("y", dist.Normal(x @ beta, sigma).log_prob(y))
+
+
+PLAIN = Model(
+    lambda p, rows: dist.Normal(rows[0] @ p["beta"], p["sigma"]).log_prob(rows[1]),
+    lambda p: dist.Normal(0, 2).log_prob(p["beta"]).sum() + dist.Exponential(1.0).log_prob(p["sigma"]),
+    {"beta": 3, "sigma": "positive"},
+)
+
+
+@pytest.mark.parametrize("function", [linear, linear_plate, linear_event])
+def test_the_same_model_as_plain_functions_and_in_numpyro(function):
+    model = from_numpyro(function).bind((X, Y))
+    validate(model, (X, Y))
+    assert model.names == PLAIN.names
+    for theta in np.random.default_rng(1).normal(size=(3, 4)):
+        np.testing.assert_allclose(
+            model.log_likelihood(theta, (X, Y)), PLAIN.log_likelihood(theta, (X, Y)), rtol=2e-6, atol=1e-6
+        )
+        np.testing.assert_allclose(model.log_prior(theta), PLAIN.log_prior(theta), rtol=2e-6)
+
+
+def _hierarchy(y, group, num_groups):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfNormal(1))
+    with numpyro.plate("groups", num_groups):
+        effect = numpyro.sample("effect", dist.Normal(mu, tau))
+    numpyro.deterministic("spread", effect.max() - effect.min())
+    numpyro.deterministic("fitted", effect[group])
+    numpyro.deterministic("mean fitted", effect[group].mean())
+    numpyro.deterministic("effect of y", jnp.ones(3) * mu)
+    numpyro.sample("y", dist.StudentT(4.0, effect[group], 1.0), obs=y)
+
+
+def _categories(x, k):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3, 3]).to_event(2))
+    cut = numpyro.sample("cut", dist.Dirichlet(jnp.ones(3)))
+    numpyro.sample("k", dist.Categorical(logits=x @ w + jnp.log(cut)), obs=k)
+
+
+def _mixture(y):
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+    means = numpyro.sample(
+        "means",
+        dist.TransformedDistribution(
+            dist.Normal(jnp.zeros(2), 3.0).to_event(1), dist.transforms.OrderedTransform()
+        ),
+    )
+    scales = numpyro.sample("scales", dist.LogNormal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("rows", y.shape[0]):
+        components = dist.Normal(means, scales)
+        numpyro.sample("y", dist.MixtureSameFamily(dist.Categorical(probs=weights), components), obs=y)
+
+
+def _vectors(v):
+    mu = numpyro.sample("mu", dist.Normal(0, 1).expand([2]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfCauchy(1).expand([2]).to_event(1))
+    corr = numpyro.sample("corr", dist.LKJCholesky(2, 2.0))
+    tril = scale[:, None] * corr
+    numpyro.deterministic("covariance", tril @ tril.T)
+    with numpyro.plate("rows", v.shape[0]):
+        numpyro.sample("v", dist.MultivariateNormal(mu, scale_tril=tril), obs=v)
+
+
+def _several(x, y, b):
+    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]))
+    numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
+    with numpyro.plate("rows", x.shape[0]), handlers.scale(scale=0.5):
+        numpyro.sample("b", dist.Bernoulli(logits=x @ beta), obs=b)
+
+
+def _masked(x, y, b):
+    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]))
+    with handlers.mask(mask=b > 0):
+        numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
+
+
+def _repeated(x, v):
+    """Two measurements of each row, the rows on the last axis of the log density."""
+    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]))
+    with numpyro.plate("rows", x.shape[0], dim=-1), numpyro.plate("times", 2, dim=-2):
+        numpyro.sample("v", dist.Normal(x @ beta, 1.0), obs=v.T)
+
+
+def _factors(x, y):
+    beta = numpyro.sample("beta", dist.ImproperUniform(constraints.real, (), (3,)))
+    numpyro.factor("ridge", -0.5 * jnp.sum(beta**2))
+    numpyro.sample("known", dist.Normal(beta[0], 0.1), obs=0.3)
+    numpyro.factor("rows", -jnp.abs(y - x @ beta))
+
+
+def _bounded(y, low, high):
+    p = numpyro.sample("p", dist.Uniform(jnp.array([low, low]), high))
+    r = numpyro.sample("r", dist.Wishart(4.0, jnp.eye(2)))
+    numpyro.sample("y", dist.Normal(p.sum(), jnp.sqrt(r[0, 0])), obs=y)
+
+
+def _noncentred(y, group, num_groups):
+    tau = numpyro.sample("tau", dist.HalfNormal(1))
+    with handlers.reparam(config={"effect": numpyro.infer.reparam.LocScaleReparam(0)}):
+        effect = numpyro.sample("effect", dist.Normal(0, tau).expand([num_groups]))
+    numpyro.sample("y", dist.Normal(effect[group], 1.0), obs=y)
+
+
+# (model function, rows, constants)
+MODELS = {
+    "linear": (linear, {"x": X, "y": Y}, {}),
+    "hierarchy": (_hierarchy, {"y": Y, "group": G}, {"num_groups": 4}),
+    "categories": (_categories, {"x": X, "k": G % 3}, {}),
+    "mixture": (_mixture, {"y": Y}, {}),
+    "vectors": (_vectors, {"v": V}, {}),
+    "several": (_several, {"x": X, "y": Y, "b": B}, {}),
+    "masked": (_masked, {"x": X, "y": Y, "b": B}, {}),
+    "repeated": (_repeated, {"x": X, "v": V}, {}),
+    "factors": (_factors, {"x": X, "y": Y}, {}),
+    "bounded": (_bounded, {"y": Y}, {"low": -1.0, "high": 2.5}),
+    "noncentred": (_noncentred, {"y": Y, "group": G}, {"num_groups": 4}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_and_prior_add_up_to_numpyros_log_density(name):
+    function, rows, constants = MODELS[name]
+    model = from_numpyro(function, **constants).bind(rows)
+    validate(model, rows)
+    with double_precision():
+        rows64 = {
+            k: jnp.asarray(v, float) if v.dtype == np.float32 else jnp.asarray(v) for k, v in rows.items()
+        }
+
+        @jax.jit
+        def both(theta, rows):
+            per_row = model.log_likelihood(theta, rows)
+            assert per_row.shape == (N,)
+            ends = np.cumsum([p.size for p in model.parameters.values()])[:-1]
+            parts = zip(model.parameters.items(), jnp.split(theta, ends), strict=True)
+            shaped = {site: part.reshape(p.unconstrained_shape) for (site, p), part in parts}
+            expected = -potential_energy(function, (), rows | constants, shaped)
+            return per_row.sum() + model.log_prior(theta), expected
+
+        for theta in np.random.default_rng(2).normal(size=(2, model.dim)):
+            ours, numpyros = both(theta, rows64)
+            np.testing.assert_allclose(ours, numpyros, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_contribute_one_by_one(name):
+    function, rows, constants = MODELS[name]
+    model = from_numpyro(function, **constants).bind(rows)
+    theta = 0.3 * np.random.default_rng(3).normal(size=model.dim)
+    together = jax.jit(model.log_likelihood)(theta, rows)
+    alone = jax.jit(model.log_likelihood)(theta, {k: v[7:8] for k, v in rows.items()})
+    np.testing.assert_allclose(together[7:8], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_deterministics_without_rows_are_derived_and_others_left_out():
+    model = from_numpyro(_hierarchy, num_groups=4).bind({"y": Y, "group": G})
+    theta = np.random.default_rng(4).normal(size=(5, model.dim))
+    draws = model.constrain_draws(theta)
+    assert list(draws) == ["mu", "tau", "effect", "spread", "effect of y"]
+    np.testing.assert_allclose(draws["spread"], draws["effect"].max(1) - draws["effect"].min(1), rtol=1e-5)
+    assert draws["effect of y"].shape == (5, 3)
+    vectors = from_numpyro(_vectors).bind({"v": V})
+    draws = vectors.constrain_draws(np.random.default_rng(5).normal(size=(5, vectors.dim)))
+    assert draws["covariance"].shape == (5, 2, 2)
+    np.testing.assert_allclose(draws["covariance"][:, 0, 0], draws["scale"][:, 0] ** 2, rtol=1e-6)
+
+
+def test_hyperparameters_that_no_row_informs_directly_are_fine():
+    model = from_numpyro(_hierarchy, num_groups=4).bind({"y": Y, "group": G})
+    assert model.names[:2] == ["mu", "tau"]
+    validate(model, {"y": Y, "group": G})
+
+
+def test_the_same_structure_of_rows_gives_the_same_model():
+    recipe = from_numpyro(linear)
+    assert recipe.bind((X, Y)) is recipe.bind((X[:5] + 1, Y[:5]))
+    assert recipe.bind((X, Y)) is not recipe.bind((X[:, :2], Y))
+    assert recipe.bind({"x": X, "y": Y}) is recipe.bind({"x": X, "y": Y, "z": Y})
+
+
+def test_fingerprint_depends_on_function_and_constants_not_on_the_sample():
+    first = from_numpyro(_hierarchy, num_groups=4).bind({"y": Y, "group": G}).fingerprint
+    again = from_numpyro(_hierarchy, num_groups=4).bind({"y": Y[::-1] + 1, "group": G[::-1]}).fingerprint
+    other = from_numpyro(_hierarchy, num_groups=5).bind({"y": Y, "group": G}).fingerprint
+    assert first == again != other
+    assert (
+        from_numpyro(linear).bind((X, Y)).fingerprint != from_numpyro(linear_plate).bind((X, Y)).fingerprint
+    )
+
+
+class TestArguments:
+    """Rows and constants as arguments of the function."""
+
+    def test_dict_of_columns_fills_arguments_by_name(self):
+        model = from_numpyro(linear).bind({"id": G, "y": Y, "x": X})
+        theta = np.ones(4)
+        np.testing.assert_allclose(
+            model.log_likelihood(theta, {"id": G, "y": Y, "x": X}),
+            PLAIN.log_likelihood(theta, (X, Y)),
+            rtol=1e-5,
+        )
+
+    def test_columns_used_come_from_the_signature(self):
+        table = {"id": G, "y": Y, "wide": X, "x": X}
+        assert columns_used(from_numpyro(linear), table) == ["y", "x"]
+        assert columns_used(from_numpyro(lambda **rows: linear(rows["x"], rows["y"])), table) == list(table)
+
+    def test_positional_constants_fill_what_the_rows_leave_open(self):
+        def scaled(x, scale, y, power):
+            beta = numpyro.sample("beta", dist.Normal(0, scale).expand([3]))
+            numpyro.sample("y", dist.Normal(x @ beta, 2.0**power), obs=y)
+
+        model = from_numpyro(scaled, 3.0, power=1).bind({"x": X, "y": Y})
+        expected = dist.Normal(0, 3.0).log_prob(jnp.ones(3)).sum()
+        np.testing.assert_allclose(model.log_prior(np.ones(3)), expected, rtol=1e-6)
+
+        def tuple_first(x, y, scale):
+            scaled(x, scale, y, 1)
+
+        same = from_numpyro(tuple_first, 3.0).bind((X, Y))
+        np.testing.assert_allclose(same.log_prior(np.ones(3)), expected, rtol=1e-6)
+        np.testing.assert_allclose(
+            same.log_likelihood(np.ones(3), (X, Y)),
+            model.log_likelihood(np.ones(3), {"x": X, "y": Y}),
+            rtol=1e-6,
+        )
+
+    def test_a_constant_given_by_name_wins_over_a_column_of_that_name(self):
+        model = from_numpyro(_hierarchy, num_groups=4).bind({"y": Y, "group": G, "num_groups": Y})
+        assert model.dim == 6
+
+    def test_one_array_is_the_first_argument(self):
+        model = from_numpyro(_mixture).bind(Y)
+        assert model.log_likelihood(model.initial, Y).shape == (N,)
+
+    def test_a_table_as_one_dict(self):
+        def of_table(table):
+            linear(table["x"], table["y"])
+
+        with pytest.raises(
+            ModelError, match=r"reads column 'table', .* from_numpyro\(lambda \*\*rows: model\(rows\)\)"
+        ):
+            from_numpyro(of_table).bind({"x": X, "y": Y})
+        assert from_numpyro(lambda **rows: of_table(rows)).bind({"x": X, "y": Y}).dim == 4
+
+    def test_a_misspelt_column_is_named(self):
+        with pytest.raises(ModelError, match=r"reads column 'y', which does not exist. There are: Y"):
+            from_numpyro(linear).bind({"x": X, "Y": Y})
+
+
+def _refused(function, rows, message, **constants):
+    with pytest.raises(ModelError, match=message) as raised:
+        from_numpyro(function, **constants).bind(rows)
+    assert "\n" not in str(raised.value)
+
+
+class TestRefusals:
+    """Each names the site and says what to do."""
+
+    def test_one_latent_value_per_row(self):
+        def labels(y):
+            p = numpyro.sample("p", dist.Beta(1, 1))
+            with numpyro.plate("rows", y.shape[0]):
+                z = numpyro.sample("z", dist.Bernoulli(p))
+                numpyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+        _refused(
+            labels,
+            {"y": Y},
+            r"Latent site 'z' has one value per row \(shape \(12,\) .* Marginalise it .* Gibbs",
+        )
+
+        def effects(y):
+            u = numpyro.sample("u", dist.Normal(0, 1).expand([y.shape[0]]))
+            numpyro.sample("y", dist.Normal(u, 1.0), obs=y)
+
+        _refused(effects, {"y": Y}, "Latent site 'u' has one value per row")
+
+    def test_a_response_that_was_not_given(self):
+        def optional(x, y=None):
+            linear(x, y)
+
+        _refused(
+            optional, {"x": X, "z": Y}, r"Latent site 'y' has one value per row .*Nothing was given for .*'y'"
+        )
+        _refused(optional, X, r"Latent site 'y' has one value per row .*Nothing was given for .*'y'")
+
+    def test_missing_values_imputed_per_row(self):
+        def imputed(y, b):
+            mu = numpyro.sample("mu", dist.Normal(0, 1))
+            numpyro.sample("y", dist.Normal(mu, 1.0).expand([y.shape[0]]), obs=y, obs_mask=b > 0)
+
+        _refused(imputed, {"y": Y, "b": B}, "Latent site 'y_unobserved' has one value per row")
+
+    def test_a_discrete_latent(self):
+        def switch(y):
+            k = numpyro.sample("k", dist.Categorical(probs=jnp.ones(3) / 3))
+            numpyro.sample("y", dist.Normal(k, 1.0), obs=y)
+
+        _refused(switch, {"y": Y}, "Latent site 'k' is discrete. Marginalise it")
+
+    def test_a_subsampling_plate(self):
+        def minibatch(y):
+            mu = numpyro.sample("mu", dist.Normal(0, 1))
+            with numpyro.plate("rows", y.shape[0], subsample_size=3) as index:
+                numpyro.sample("y", dist.Normal(mu, 1.0), obs=y[index])
+
+        _refused(minibatch, {"y": Y}, "Plate 'rows' takes a subsample of 3 of 12: leave subsample_size out")
+
+    @pytest.mark.parametrize("scale", [lambda y: jnp.std(y), lambda y: 1 / jnp.sqrt(y.shape[0])])
+    def test_a_prior_that_depends_on_the_rows(self, scale):
+        def empirical(y):
+            mu = numpyro.sample("mu", dist.Normal(0, scale(y)))
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+        _refused(empirical, {"y": Y}, "prior of latent site 'mu' depends on the rows .* extra argument")
+
+    def test_a_support_that_depends_on_another_site(self):
+        def bounded(y):
+            high = numpyro.sample("high", dist.HalfNormal(1))
+            mu = numpyro.sample("mu", dist.Uniform(0, high))
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+        _refused(bounded, {"y": Y}, r"support of latent site 'mu' depends on another site .* Uniform\(0, 1\)")
+
+    def test_a_support_without_bijection(self):
+        def direction(v):
+            mu = numpyro.sample("mu", dist.ProjectedNormal(jnp.ones(2)))
+            numpyro.sample("v", dist.Normal(mu, 1.0).to_event(1), obs=v)
+
+        _refused(direction, {"v": V}, "Latent site 'mu' has support .* no bijection")
+
+    def test_no_observed_site(self):
+        def nothing(x):
+            numpyro.sample("beta", dist.Normal(0, 1).expand([3]))
+
+        _refused(nothing, {"x": X}, "no observed site with one value per row")
+
+    def test_no_latent_site(self):
+        _refused(lambda y: numpyro.sample("y", dist.Normal(0, 1), obs=y), {"y": Y}, "no latent site")
+
+    def test_an_observed_site_whose_event_is_all_rows(self):
+        def event(x, y):
+            beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]))
+            numpyro.sample("y", dist.Normal(x @ beta, 1.0).to_event(1), obs=y)
+
+        _refused(event, (X, Y), "Observed site 'y' has one log density for all rows .* leave out .to_event")
+
+    def test_a_factor_that_sums_over_rows(self):
+        def summed(x, y):
+            beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]))
+            numpyro.factor("fit", -jnp.sum((y - x @ beta) ** 2))
+
+        _refused(summed, (X, Y), "Factor 'fit' is one number for all rows")
+
+    def test_rows_that_broadcast_against_themselves(self):
+        def square(x, y):
+            beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3, 1]))
+            numpyro.sample("y", dist.Normal(x @ beta, 1.0), obs=y)
+
+        _refused(square, (X, Y), r"observed site 'y' has shape \(12, 12\) .* broadcast to \(n, n\)")
+
+    def test_an_autoregression(self):
+        def lagged(y):
+            a = numpyro.sample("a", dist.Normal(0, 1))
+            numpyro.sample("y", dist.Normal(a * y[:-1], 1.0), obs=y[1:])
+
+        _refused(
+            lagged,
+            {"y": Y},
+            r"observed site 'y' has shape \(11,\) for 12 rows .* one axis with one value per row",
+        )
+
+    def test_a_row_that_depends_on_other_rows(self):
+        def centred(x, y):
+            beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]))
+            numpyro.sample("y", dist.Normal((x - x.mean(0)) @ beta, 1.0), obs=y)
+
+        model = from_numpyro(centred).bind((X, Y))
+        with pytest.raises(ModelError, match="depends on the other rows"):
+            validate(model, (X, Y))
+
+    def test_a_param_site(self):
+        def optimised(y):
+            scale = numpyro.param("scale", 1.0)
+            numpyro.sample("y", dist.Normal(numpyro.sample("mu", dist.Normal(0, 1)), scale), obs=y)
+
+        _refused(optimised, {"y": Y}, r"Site 'scale' is a numpyro.param, .* numpyro.sample")
+
+    def test_a_plate_of_a_fixed_number_of_rows(self):
+        def fixed(y):
+            mu = numpyro.sample("mu", dist.Normal(0, 1))
+            with numpyro.plate("rows", 1000):
+                numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+        _refused(fixed, {"y": Y}, "The NumPyro model raised .*")
+
+    def test_values_of_rows_used_as_sizes(self):
+        def sized(y, group):
+            effect = numpyro.sample("effect", dist.Normal(0, 1).expand([int(group.max()) + 1]))
+            numpyro.sample("y", dist.Normal(effect[group], 1.0), obs=y)
+
+        _refused(sized, {"y": Y, "group": G}, "give it to the model as a constant")
+
+    def test_something_that_is_no_function(self):
+        with pytest.raises(ModelError, match="from_numpyro takes a NumPyro model function; int was given"):
+            from_numpyro(3)  # type: ignore[arg-type]
+
+    def test_values_outside_the_support_of_the_likelihood(self):
+        def bernoulli(x, b):
+            beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]))
+            numpyro.sample("b", dist.Bernoulli(logits=x @ beta), obs=b)
+
+        model = from_numpyro(bernoulli).bind((X, B))
+        wrong = np.where(np.arange(N) == 3, 2.0, B).astype(np.float32)
+        with pytest.raises(ModelError, match="is not finite for 1 of 12 sampled rows"):
+            validate(model, (X, wrong))
+
+
+def _equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, list | tuple) else [value]:
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _equations(inner)
+
+
+def test_many_thetas_share_one_matrix_product():
+    def logistic(x, b):
+        beta = numpyro.sample("beta", dist.Normal(0, 1).expand([3]))
+        numpyro.sample("b", dist.Bernoulli(logits=x @ beta), obs=b)
+
+    model = from_numpyro(logistic).bind((X, B))
+    program = jax.vmap(model.log_likelihood, in_axes=(0, None))
+    jaxpr = jax.make_jaxpr(program)(jnp.zeros((50, 3)), (X, B))
+    products = [e for e in _equations(jaxpr.jaxpr) if e.primitive.name == "dot_general"]
+    assert len(products) == 1
+    _, (left_batch, right_batch) = products[0].params["dimension_numbers"]
+    assert left_batch == right_batch == ()
+    assert {v.aval.shape for v in products[0].invars} == {(50, 3), (N, 3)}

@@ -175,3 +175,14 @@ def test_fingerprint_follows_the_content_not_the_place(tmp_path):
     table = columns()
     table["x"][500] += 1
     assert make_source("parquet", tmp_path / "b", table).fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize("count", [10, 2000])
+def test_a_file_that_changes_between_opening_and_reading(count, tmp_path):
+    source = make_source("parquet", tmp_path)
+    pq.write_table(
+        pa.table({name: np.resize(column, count) for name, column in columns().items()}),
+        tmp_path / "rows.parquet",
+    )
+    with pytest.raises(DataError, match=f"had 1003 rows when it was opened and {count} when it was read"):
+        source.split(Partition(3), 0)

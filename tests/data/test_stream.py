@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 import threading
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -170,3 +171,24 @@ def test_sixty_four_bits_are_streamed_in_x64(file):
         assert batch.rows["x"].dtype == batch.row_weights.dtype == batch.factors.dtype == np.float64
         assert batch.kept_rows["x"].dtype == batch.kept_weights.dtype == np.float64
         assert batch.rows["row"].dtype == np.int64
+
+
+def peak_bytes(folder: Path, num_rows: int) -> int:
+    """Most memory that NumPy held while the rows of a file were dealt to shards and each was read once."""
+    path = folder / f"{num_rows}.parquet"
+    pq.write_table(pa.table({"x": np.zeros(num_rows, np.float32)}), path)
+    tracemalloc.start()
+    blocks = as_source(path, memory=0).split(Partition(num_rows // 5000), seed=0)
+    for _ in blocks.batches(range(blocks.num_shards), 2):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardmc.data.dealing.PIECE_BYTES", 1 << 16)
+    peak_bytes(tmp_path, 50_000)  # what is made once, such as compiled functions
+    small, large = peak_bytes(tmp_path, 100_000), peak_bytes(tmp_path, 800_000)
+    assert large < 1.3 * small
+    assert large < 800_000 * 4

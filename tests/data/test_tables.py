@@ -212,3 +212,21 @@ def test_columns_named_by_numbers():
     source = as_source(pd.DataFrame(np.arange(6.0).reshape(3, 2)))
     assert source.column_names == ("0", "1")
     assert source.split(Partition(1, shuffle=False, weights="1"), 0).rows["0"].tolist() == [0, 2, 4]
+
+
+def test_what_is_computed_must_have_one_shape_type_and_length():
+    source = as_source({"x": np.arange(100.0)})
+
+    def computed(function):
+        return source.transform(lambda table: function(table.column("x").to_numpy()), ["x"], "")
+
+    with pytest.raises(
+        DataError, match=r"'data \(computed\)' has shape \(2,\) in some rows and \(3,\) in others"
+    ):
+        computed(lambda x: np.zeros((len(x), 2 if len(x) < 50 else 3))).split(Partition(2), 0)
+    with pytest.raises(
+        DataError, match=r"'data \(computed\)' holds whole numbers in its first rows and fractions"
+    ):
+        computed(lambda x: np.arange(len(x)) if len(x) < 50 else x / 2).split(Partition(2), 0)
+    with pytest.raises(DataError, match=r"Column 'b \(computed\)' has 1 entries for 100 rows"):
+        computed(lambda x: {"a": x, "b": x[:1]}).split(Partition(2), 0)

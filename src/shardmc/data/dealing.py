@@ -67,9 +67,8 @@ class MemorySink(Sink):
     def write(self, number: int, entries: np.ndarray, hand: Hand) -> None:
         column = self.columns[number]
         if len(entries) < _FEW * len(hand.counts):
-            column[np.arange(len(entries)) + np.repeat(hand.targets - hand.starts, hand.counts)] = entries[
-                hand.order
-            ]
+            places = np.arange(len(entries)) + np.repeat(hand.targets - hand.starts, hand.counts)
+            column[places] = entries[hand.order]
             return
         for shard in np.flatnonzero(hand.counts):
             members, place = hand.of(int(shard))
@@ -81,6 +80,7 @@ class MemorySink(Sink):
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array without values whose memory begins where XLA wants it: JAX on a CPU then takes it without a copy."""
     size = int(np.prod(shape)) * dtype.itemsize
     memory = np.empty(size + 64, dtype=np.uint8)
     start = -memory.ctypes.data % 64
@@ -133,22 +133,46 @@ class Dealing:
         names = [column.name for column in self.columns] + ([self._strata_name] if self._strata_name else [])
         tallies = [Tally(column) for column in self.columns]
         total_weight = 0.0
+        rows = 0
         for piece in self._read(names, self._at_once):
+            rows += self._count(piece, names, rows)
             codes = None if self._strata is None else self._strata.codes(piece[-1])
-            shards = self._dealer.deal(codes, len(piece[0]))
-            order = np.argsort(
-                shards.astype(np.uint16) if len(self.sizes) < 1 << 16 else shards, kind="stable"
-            )
-            counts = np.bincount(shards, minlength=len(self.sizes))
-            hand = Hand(order, counts, np.cumsum(counts) - counts, targets)
+            hand = _hand(self._dealer.deal(codes, len(piece[0])), targets)
             for number, tally in enumerate(tallies):
                 sink.write(number, tally.cast(piece[number]), hand)
             if self.has_weights:
                 total_weight += _sum_of_weights(piece[len(self.columns) - 1])
-            targets += counts
+            targets += hand.counts
+        if rows < self._num_rows:
+            raise self._changed(rows)
         raise_faults(tallies)
         if self.has_weights and total_weight == 0:
             raise DataError("All row weights are zero; at least one row has to count.")
+
+    def _count(self, piece: Sequence[np.ndarray], names: Sequence[str], before: int) -> int:
+        """The rows of a piece: as many in every column, and no more than were announced."""
+        count = len(piece[0])
+        for name, entries in zip(names, piece, strict=True):
+            if len(entries) != count:
+                raise DataError(
+                    f"Column {name!r} has {len(entries)} entries for {count} rows; one each is needed."
+                )
+        if before + count > self._num_rows:
+            raise self._changed(before + count)
+        return count
+
+    def _changed(self, rows: int) -> DataError:
+        return DataError(
+            f"The table had {self._num_rows} rows when it was opened and {rows} when it was read; "
+            "open it again when nothing writes to it."
+        )
+
+
+def _hand(shards: np.ndarray, targets: np.ndarray) -> Hand:
+    # NumPy sorts 16 bits by their digits, several times as fast as more.
+    order = np.argsort(shards.astype(np.uint16) if len(targets) < 1 << 16 else shards, kind="stable")
+    counts = np.bincount(shards, minlength=len(targets))
+    return Hand(order, counts, np.cumsum(counts) - counts, targets)
 
 
 def _resolve(

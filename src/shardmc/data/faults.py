@@ -30,9 +30,13 @@ class Tally:
         target = self.column.dtype
         if not is_numeric(entries.dtype):
             raise not_numbers(self.column.name, entries.dtype)
-        if entries.dtype.kind == "f" and target.kind != "f":  # so a reader tells missing whole numbers
-            self.missing += np.isnan(entries).sum(axis=0)
-            entries = np.nan_to_num(entries, nan=0)
+        if entries.shape[1:] != self.column.shape:
+            raise DataError(
+                f"Column {self.column.name!r} has shape {self.column.shape} in some rows and {entries.shape[1:]} "
+                "in others; every row needs the same."
+            )
+        if entries.dtype.kind == "f" and target.kind != "f":
+            entries = self._whole(entries)
         if entries.dtype.kind in "iuf" and target.kind in "iu" and entries.dtype != target:
             self._check_range(entries)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -41,6 +45,17 @@ class Tally:
         if target.kind == "f" and cast.size and not np.isfinite([cast.min(), cast.max()]).all():
             self._count(entries, cast)
         return cast
+
+    def _whole(self, entries: np.ndarray) -> np.ndarray:
+        """Whole numbers that came as floating-point ones, as a reader gives them where some are missing."""
+        missing = np.isnan(entries)
+        self.missing += missing.sum(axis=0)
+        if (entries != np.rint(entries))[~missing].any():
+            raise DataError(
+                f"Column {self.column.name!r} holds whole numbers in its first rows and fractions in others; "
+                "make it floating-point numbers."
+            )
+        return np.where(missing, 0, entries)
 
     def _check_range(self, entries: np.ndarray) -> None:
         limits = np.iinfo(self.column.dtype)

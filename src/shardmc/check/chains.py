@@ -1,4 +1,4 @@
-"""How the shards' chains went: effective sizes, split R-hat, acceptance and divergences, through arviz-stats."""
+"""How the shards' chains went: effective sizes, split R-hat, Monte Carlo errors, acceptance and divergences."""
 
 from __future__ import annotations
 
@@ -6,85 +6,160 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
+from shardmc.check.mixing import effective_size, split_r_hat
 from shardmc.types import Finding
 
-_FEWEST_DRAWS = 4
-_LARGEST_R_HAT = 1.1
+_FEWEST_DRAWS = 8
+_LARGEST_R_HAT = 1.05
 _LOWEST_ACCEPTANCE = 0.1
+_FEWEST_EFFECTIVE = 400
+_LEVEL = 0.01
+"""Family-wise chance that R-hat of chains that mix is called too large."""
 
 
 @dataclass(frozen=True)
 class ChainDiagnostics:
-    """Per shard: effective size, R-hat and Monte Carlo error of every coordinate, and what they mean."""
+    """Per shard and coordinate: effective size, R-hat and Monte Carlo error, and what they mean."""
 
-    ess: np.ndarray  # (shard, dim)
-    r_hat: np.ndarray  # (shard, dim)
-    mcse: np.ndarray  # (shard, dim) of the shard's mean
+    ess: (
+        np.ndarray
+    )  # (shard, dim), NaN for a shard with fewer than eight draws or with draws that are not finite
+    r_hat: np.ndarray  # (shard, dim), likewise
+    mcse: np.ndarray  # (shard, dim) Monte Carlo standard error of the shard's mean
     findings: list[Finding]
 
     @property
     def total_ess(self) -> np.ndarray:
-        """Effective size of the pooled draws, (dim,): shards are independent."""
+        """Effective size of the pooled draws, (dim,): chains of different shards are independent."""
         return np.nansum(self.ess, axis=0)
 
 
 def diagnose(
     chains: Sequence[np.ndarray], acceptance: np.ndarray, divergences: np.ndarray, names: Sequence[str]
 ) -> ChainDiagnostics:
-    """Diagnostics of every shard's chains (chain, draw, dim)."""
-    from arviz_stats.base import array_stats
+    """Diagnostics of every shard's chains, all shards at once.
 
+    Parameters
+    ----------
+    chains
+        One array (chain, draw, dim) per shard, before combining.
+    acceptance
+        Share of proposals accepted, (shard,).
+    divergences
+        Number of transitions that diverged, (shard,).
+    names
+        One name per coordinate.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> chains = [rng.normal(size=(1, 200, 2)) for shard in range(10)]
+    >>> chains[3][0, :, 1] += np.linspace(0, 5, 200)
+    >>> result = diagnose(chains, np.full(10, 0.8), np.zeros(10), ["a", "b"])
+    >>> [finding.message for finding in result.findings]
+    ['Chains of 1 of 10 shards have not mixed: R-hat of b in shard 3 is 1.59.']
+    """
     dim = chains[0].shape[-1]
     ess = np.full((len(chains), dim), np.nan)
-    r_hat, mcse = ess.copy(), ess.copy()
-    for shape in {c.shape for c in chains}:
+    r_hat, mcse, limit = ess.copy(), ess.copy(), ess.copy()
+    for shape in {c.shape for c in chains if c.shape[1] >= _FEWEST_DRAWS}:
         group = [i for i, c in enumerate(chains) if c.shape == shape and np.isfinite(c).all()]
-        if not group or shape[1] < _FEWEST_DRAWS:
+        if not group:
             continue
-        stacked = np.stack([chains[i] for i in group])  # (shard, chain, draw, dim)
+        series = np.moveaxis(np.stack([chains[i] for i in group]), -1, 1)  # (shard, dim, chain, draw)
         most = shape[0] * shape[1]
-        ess[group] = np.minimum(array_stats.ess(stacked, chain_axis=1, draw_axis=2), most)
-        r_hat[group] = array_stats.rhat(stacked, chain_axis=1, draw_axis=2)
-        mcse[group] = stacked.std(axis=(1, 2), ddof=1) / np.sqrt(ess[group])
-    return ChainDiagnostics(ess, r_hat, mcse, _findings(ess, r_hat, acceptance, divergences, names))
+        ess[group] = np.minimum(effective_size(series), most)
+        r_hat[group] = split_r_hat(series)
+        mcse[group] = series.std(axis=(2, 3), ddof=1) / np.sqrt(ess[group])
+        limit[group] = _r_hat_limit(shape[0], shape[1], np.median(ess[group], axis=0) / most, len(chains))
+    found = [
+        *_divergences(divergences),
+        *_acceptance(acceptance),
+        *_mixing(r_hat, limit, names),
+        *_few_draws(ess, names),
+    ]
+    return ChainDiagnostics(ess, r_hat, mcse, found)
 
 
-def _findings(
-    ess: np.ndarray, r_hat: np.ndarray, acceptance: np.ndarray, divergences: np.ndarray, names: Sequence[str]
-) -> list[Finding]:
-    found = []
-    if divergences.sum() > 0:
-        worst = int(np.argmax(divergences))
-        found.append(
-            Finding(
-                "warning",
-                "chains",
-                f"{int(divergences.sum())} transitions diverged, most of them ({int(divergences[worst])}) in shard {worst}.",
-                "Raise target_acceptance of the sampler, use fewer shards, or choose less entangled parameters.",
-            )
+def _r_hat_limit(chains: int, draws: int, efficiency: np.ndarray, num_shards: int) -> np.ndarray:
+    """R-hat that chains which mix exceed in one of all shards and coordinates with probability 0.01, (dim,).
+
+    R-hat^2 = (n - 1) / n + B / W, where B is the variance of the means of the half chains of n draws each and n e B / W
+    has Fisher's law, e being the typical efficiency over shards; the larger of two R-hats counts.
+    """
+    halves, size = 2 * chains, draws // 2
+    effective = np.maximum(size * efficiency, 2)
+    level = _LEVEL / (2 * num_shards * len(efficiency))
+    fisher = stats.f.isf(level, halves - 1, halves * (effective - 1))
+    return np.maximum(np.sqrt((size - 1) / size + fisher / effective), _LARGEST_R_HAT)
+
+
+def _divergences(divergences: np.ndarray) -> list[Finding]:
+    if not np.nansum(divergences) > 0:
+        return []
+    worst = int(np.nanargmax(divergences))
+    total = int(np.nansum(divergences))
+    return [
+        Finding(
+            "warning",
+            "chains",
+            f"{total:,} transitions diverged, {int(divergences[worst]):,} of them in shard {worst}.",
+            "Raise target_acceptance of the sampler, use fewer shards, or choose less entangled parameters.",
+            {"divergences": total, "shard": worst},
         )
+    ]
+
+
+def _acceptance(acceptance: np.ndarray) -> list[Finding]:
     low = np.flatnonzero(acceptance < _LOWEST_ACCEPTANCE)
-    if len(low):
-        found.append(
-            Finding(
-                "warning",
-                "chains",
-                f"{len(low)} shards accepted less than {_LOWEST_ACCEPTANCE:.0%} of their proposals (shard {low[0]}: "
-                f"{acceptance[low[0]]:.1%}).",
-                'Use sampler="hmc" or fewer shards.',
-            )
+    if not len(low):
+        return []
+    worst = int(low[np.argmin(acceptance[low])])
+    return [
+        Finding(
+            "warning",
+            "chains",
+            f"{len(low)} of {len(acceptance)} shards accepted less than {_LOWEST_ACCEPTANCE:.0%} of their proposals; "
+            f"shard {worst} accepted {acceptance[worst]:.1%}.",
+            'Use sampler="hmc", or fewer shards, whose subposteriors are nearer to a Gaussian.',
+            {"shards": low.tolist(), "acceptance": float(acceptance[worst])},
         )
-    # With few draws a shard R-hat is noisy: the median over shards tells whether a coordinate mixes.
-    typical = np.nanmedian(r_hat, axis=0) if np.isfinite(r_hat).any() else np.ones(len(names))
-    slow = [names[k] for k in np.flatnonzero(typical > _LARGEST_R_HAT)]
-    if slow:
-        found.append(
-            Finding(
-                "warning",
-                "chains",
-                f"Chains do not mix in {', '.join(slow[:5])}: R-hat is above {_LARGEST_R_HAT} in most shards.",
-                "Take more draws or a longer warm-up, or another sampler.",
-            )
+    ]
+
+
+def _mixing(r_hat: np.ndarray, limit: np.ndarray, names: Sequence[str]) -> list[Finding]:
+    beyond = r_hat > limit
+    if not beyond.any():
+        return []
+    shards = np.flatnonzero(beyond.any(axis=1))
+    shard, worst = np.unravel_index(int(np.where(beyond, r_hat, 0).argmax()), r_hat.shape)
+    return [
+        Finding(
+            "warning",
+            "chains",
+            f"Chains of {len(shards)} of {len(r_hat)} shards have not mixed: R-hat of {names[int(worst)]} in shard "
+            f"{shard} is {r_hat[shard, worst]:.2f}.",
+            "Take more draws or a longer warm-up, or another sampler.",
+            {"shards": shards.tolist(), "r_hat": float(r_hat[shard, worst])},
         )
-    return found
+    ]
+
+
+def _few_draws(ess: np.ndarray, names: Sequence[str]) -> list[Finding]:
+    if not np.isfinite(ess).any():
+        return []
+    total = np.nansum(ess, axis=0)
+    worst = int(total.argmin())
+    if total[worst] >= _FEWEST_EFFECTIVE:
+        return []
+    return [
+        Finding(
+            "warning",
+            "chains",
+            f"All draws together are worth only {total[worst]:.0f} independent ones for {names[worst]}.",
+            f"Take more draws; {_FEWEST_EFFECTIVE} and more make means and intervals dependable.",
+            {"ess": float(total[worst])},
+        )
+    ]

@@ -6,9 +6,17 @@ from collections.abc import Iterable
 
 from shardmc.types import Finding
 
-_ORDER = {"error": 0, "warning": 1, "note": 2}
+_LEVELS = {"error": 0, "warning": 1, "note": 2}
+_CHECKS = {"certificate": 0, "agreement": 1, "chains": 2}
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors, then warnings, then notes; within a level in the order of the checks."""
-    return sorted(findings, key=lambda f: _ORDER[f.level])
+    """Errors, then warnings, then notes; within a level the certificate, the agreement of shards, the chains, the rest.
+
+    Examples
+    --------
+    >>> found = [Finding("note", "chains", "c"), Finding("error", "chains", "b"), Finding("error", "certificate", "a")]
+    >>> [finding.message for finding in ordered(found)]
+    ['a', 'b', 'c']
+    """
+    return sorted(findings, key=lambda f: (_LEVELS[f.level], _CHECKS.get(f.check, len(_CHECKS))))

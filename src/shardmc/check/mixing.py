@@ -1,0 +1,90 @@
+"""Effective sample size and split R-hat of very many short chains at once.
+
+The definitions are those of arviz-stats, to rounding; its functions go from series to series in Python, which takes
+longer than the sampling where a thousand shards have a hundred draws of fifty parameters each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from arviz_stats.base import array_stats
+from scipy import special, stats
+
+
+def effective_size(series: np.ndarray) -> np.ndarray:
+    """Effective number of draws for the mean, (...) from series (..., chain, draw) of at least four draws.
+
+    Chains are split in halves; autocorrelations are summed by Geyer's initial monotone sequence of pairs. As
+    `array_stats.ess(series, method="mean")`.
+
+    Examples
+    --------
+    >>> series = np.random.default_rng(0).normal(size=(3, 2, 500))
+    >>> bool(np.allclose(effective_size(series), array_stats.ess(series, method="mean")))
+    True
+    """
+    halves = split_chains(series)
+    chains, draws = halves.shape[-2:]
+    covariance = array_stats.autocov(halves, axis=-1).mean(axis=-2)  # (..., lag)
+    within = covariance[..., :1] * draws / (draws - 1)
+    total = within * (draws - 1) / draws + halves.mean(axis=-1).var(axis=-1, ddof=1)[..., None]
+    constant = np.ptp(halves, axis=(-2, -1)) < np.finfo(float).resolution
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation = 1 - (within - covariance) / total
+    correlation[..., 0] = 1
+    time = _initial_monotone_sum(correlation)
+    size = chains * draws
+    return np.where(constant, size, size / np.maximum(time, 1 / np.log10(size)))
+
+
+def _initial_monotone_sum(correlation: np.ndarray) -> np.ndarray:
+    """Integrated autocorrelation time -1 + 2 sum rho_t, (...), from autocorrelations (..., lag)."""
+    lags = correlation.shape[-1]
+    looked = max((lags - 1) // 2, 1)  # pairs (rho_2j, rho_2j+1), the last ones being too noisy
+    even = correlation[..., 0 : 2 * looked : 2]
+    pairs = even + correlation[..., 1 : 2 * looked : 2]
+    stop = np.where((pairs > 0).all(axis=-1), looked - 1, np.argmin(pairs > 0, axis=-1))
+    kept = np.arange(looked) < stop[..., None]
+    monotone = np.minimum.accumulate(np.where(kept, pairs, np.inf), axis=-1)
+    at_stop = np.take_along_axis(even, stop[..., None], axis=-1)[..., 0]
+    above = np.take_along_axis(pairs, stop[..., None], axis=-1)[..., 0] >= 0
+    tail = np.where(above, at_stop, np.maximum(at_stop, 0))
+    return -1 + 2 * np.sum(np.where(kept, monotone, 0), axis=-1) + tail
+
+
+def split_r_hat(series: np.ndarray) -> np.ndarray:
+    """Rank-normalised split R-hat, the larger of bulk and tail, (...) from series (..., chain, draw).
+
+    As `array_stats.rhat(series)`, and also of one chain, whose halves are compared.
+
+    Examples
+    --------
+    >>> series = np.random.default_rng(0).normal(size=(3, 2, 500))
+    >>> bool(np.allclose(split_r_hat(series), array_stats.rhat(series)))
+    True
+    """
+    halves = split_chains(series)
+    folded = np.abs(halves - np.median(halves, axis=(-2, -1), keepdims=True))
+    return np.maximum(_r_hat(_normal_scores(halves)), _r_hat(_normal_scores(folded)))
+
+
+def split_chains(series: np.ndarray) -> np.ndarray:
+    """Both halves of every chain as chains of their own, (..., 2 chain, draw / 2); an odd draw in the middle goes."""
+    half = series.shape[-1] // 2
+    return np.concatenate([series[..., :half], series[..., -half:]], axis=-2)
+
+
+def _normal_scores(series: np.ndarray) -> np.ndarray:
+    """Normal quantiles of the ranks of all draws of a series (Blom's)."""
+    flat = series.reshape(*series.shape[:-2], -1)
+    ranks = stats.rankdata(flat, axis=-1)
+    return special.ndtri((ranks - 3 / 8) / (flat.shape[-1] + 1 / 4)).reshape(series.shape)
+
+
+def _r_hat(series: np.ndarray) -> np.ndarray:
+    """Square root of the total over the within-chain variance, (...)."""
+    draws = series.shape[-1]
+    between = series.mean(axis=-1).var(axis=-1, ddof=1)
+    within = series.var(axis=-1, ddof=1).mean(axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.sqrt(between / within + (draws - 1) / draws)

@@ -177,7 +177,10 @@ def _location_scatter(draws: ShardDraws) -> Combined:
     root = np.linalg.cholesky(np.tensordot(draws.shares, covariances, axes=1))
     whitener = np.linalg.inv(root)
     whitened = symmetric(whitener @ covariances @ whitener.T)
-    target = barycenter_covariance(whitened, draws.shares)
+    # Roots of covariances estimated from T draws are too small on average: by (dim + 1) / (8 T), to first order.
+    degrees = np.array([max(len(v) - 1, 1) for v in draws.values])
+    bias = (draws.shares * (1 - draws.shares) * (draws.dim + 1) / (4 * degrees)).sum()
+    target = barycenter_covariance(whitened, draws.shares) / (1 - min(bias, 0.25))
     # The optimal map from N(0, S_i) to N(0, S) is S_i^(-1/2) (S_i^(1/2) S S_i^(1/2))^(1/2) S_i^(-1/2).
     own, inverse = _root(whitened), _root(whitened, -0.5)
     maps = root @ inverse @ _root(own @ target @ own) @ inverse @ whitener

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ class Comparison:
     distances: Mapping[str, np.ndarray]  # method -> (data set,)
     floor: np.ndarray  # (data set,) the same distance for as many exact draws
     printed: Mapping[str, float | None]  # what the paper says
-    reasons: Mapping[tuple[str, str], str] = ()  # type: ignore[assignment]
+    reasons: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Why the first method is not closer than the second here, though the paper finds it so."""
 
     def mean(self, method: str) -> float:
@@ -82,8 +82,9 @@ def distance_table(title: str, cells: Sequence[Comparison], note: str = "") -> T
         ours = [_mean_and_spread(cell.distances[m]) for m in methods]
         rows.append((cell.label, "here", *ours, _mean_and_spread(cell.floor), cell.winner))
         known = [(value, m) for m, value in cell.printed.items() if value is not None]
-        printed = [scientific(cell.printed.get(m)) for m in methods]
-        rows.append((cell.label, "paper", *printed, "–", min(known)[1] if known else "–"))
+        if known:
+            printed = [scientific(cell.printed.get(m)) for m in methods]
+            rows.append((cell.label, "paper", *printed, "–", min(known)[1]))
     return Table(title, ("", "", *methods, "exact draws", "closest"), tuple(rows), note)
 
 

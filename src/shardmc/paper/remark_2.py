@@ -48,10 +48,9 @@ def reproduce(call: Call) -> Result:
 
 
 def _errors(shards: Shards) -> dict[str, float]:
-    rows = shards.full.a - 1
     combined = float(shards.rescaled.variance.mean())
     return {
-        ASYMPTOTIC: abs(rows * combined / (TRUE**2 * (1 - TRUE)) - 1),
+        ASYMPTOTIC: abs(shards.num_rows * combined / (TRUE**2 * (1 - TRUE)) - 1),
         POSTERIOR: abs(shards.variance_ratio("AR") - 1),
         AFFINE: abs(shards.variance_ratio("affine") - 1),
     }

@@ -1,0 +1,96 @@
+"""Beta posteriors and the densities of their combinations, exact up to rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+_CHUNK = 2_000
+
+
+@dataclass(frozen=True)
+class Beta:
+    """Beta(a, b) distributions of a proportion p, one per shard."""
+
+    a: np.ndarray  # (shard,)
+    b: np.ndarray  # (shard,)
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.a / (self.a + self.b)
+
+    @property
+    def variance(self) -> np.ndarray:
+        total = self.a + self.b
+        return self.a * self.b / (total**2 * (total + 1))
+
+    @property
+    def mode(self) -> np.ndarray:
+        return (self.a - 1) / (self.a + self.b - 2)
+
+    @property
+    def logit_mode(self) -> np.ndarray:
+        """Mode of the density of logit p."""
+        return np.log(self.a) - np.log(self.b)
+
+    @property
+    def logit_curvature(self) -> np.ndarray:
+        """Minus the second derivative of the log density of logit p at its mode."""
+        return self.a * self.b / (self.a + self.b)
+
+    @property
+    def logit_mean(self) -> np.ndarray:
+        return special.digamma(self.a) - special.digamma(self.b)
+
+    @property
+    def logit_variance(self) -> np.ndarray:
+        return special.polygamma(1, self.a) + special.polygamma(1, self.b)
+
+    def density(self, p: np.ndarray) -> np.ndarray:
+        """Density at p (shard, point) or (1, point); zero outside (0, 1)."""
+        a, b = self.a[:, None], self.b[:, None]
+        inside = (p > 0) & (p < 1)
+        x = np.where(inside, p, 0.5)
+        log = (a - 1) * np.log(x) + (b - 1) * np.log1p(-x) - special.betaln(a, b)
+        return np.where(inside, np.exp(log), 0.0)
+
+    def logit_density(self, eta: np.ndarray) -> np.ndarray:
+        """Density of logit p at eta (shard, point)."""
+        a, b = self.a[:, None], self.b[:, None]
+        return np.exp(-a * np.logaddexp(0, -eta) - b * np.logaddexp(0, eta) - special.betaln(a, b))
+
+    def parts(self) -> list[Beta]:
+        """The same shards, some thousand at a time."""
+        starts = range(0, len(self.a), _CHUNK)
+        return [Beta(self.a[i : i + _CHUNK], self.b[i : i + _CHUNK]) for i in starts]
+
+
+def shifted_density(shards: Beta, p: np.ndarray, target: float, *, modes: bool = False) -> np.ndarray:
+    """Average of the shards' densities at p (point,), each moved from its mean (or mode) to the target."""
+    total = np.zeros(len(p))
+    for part in shards.parts():
+        center = part.mode if modes else part.mean
+        total += part.density(p[None] - target + center[:, None]).sum(axis=0)
+    return total / len(shards.a)
+
+
+def affine_density(shards: Beta, full: Beta, p: np.ndarray) -> np.ndarray:
+    """Density at p (point,) of the default: modes to the mode, curvatures to the curvature, on the logit scale."""
+    inside = (p > 0) & (p < 1)
+    x = np.where(inside, p, 0.5)
+    root = np.sqrt(full.logit_curvature[0])
+    u = (special.logit(x) - full.logit_mode[0]) * root
+    total = np.zeros(len(p))
+    for part in shards.parts():
+        scale = 1 / np.sqrt(part.logit_curvature)[:, None]
+        total += (part.logit_density(part.logit_mode[:, None] + scale * u) * scale).sum(axis=0)
+    return np.where(inside, total / len(shards.a) * root / (x * (1 - x)), 0.0)
+
+
+def affine_variance(shards: Beta, full: Beta) -> float:
+    """Variance of logit p under the default combination: the shards' own, rescaled, and that of their means."""
+    scale = np.sqrt(shards.logit_curvature / full.logit_curvature[0])
+    means = scale * (shards.logit_mean - shards.logit_mode)
+    return float((scale**2 * shards.logit_variance).mean() + means.var())

@@ -1,4 +1,4 @@
-"""Do the shards agree? Their modes should scatter around that of all rows as random samples would."""
+"""Do the shards agree? Their modes should scatter around that of all rows as those of random samples do."""
 
 from __future__ import annotations
 
@@ -13,95 +13,212 @@ from shardmc.types import Finding, Located
 LEVEL = 0.01
 """Family-wise chance that a shard of random rows is called an outlier."""
 
+_MOST_SCATTER = 3.0
+"""A model that fits badly may make the modes scatter this much more than it says itself; random rows not more."""
+_NOTED_SCATTER = 1.5
+_MOST_SPREAD = 1.5
+"""Rows that matter much may make the cube roots of Q spread this much more than those of chi^2."""
 _KNOWS_NOTHING = 0.05
-"""Relative curvature below which a shard knows next to nothing of a direction."""
+"""Curvature relative to that of all rows below which a shard knows next to nothing of a direction."""
+_MOST_NAMED = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Agreement:
-    """Disagreement of every shard with all rows, and what it means."""
+    """Disagreement of every shard with all rows, what the shards know, and what it means."""
 
     q: np.ndarray  # (shard,) about chi^2 with dim degrees of freedom; NaN without a mode
-    p_values: np.ndarray  # (shard,)
-    outliers: np.ndarray  # shards beyond the family-wise level
-    eigenvalues: (
+    p_values: np.ndarray  # (shard,) beside the other shards, not corrected for their number
+    outliers: np.ndarray  # shards beyond the family-wise level, the worst first
+    moves: (
         np.ndarray
-    )  # (shard, 2) smallest and largest of the shard's curvature relative to that of all rows
+    )  # (shard, dim) how far each mode is from that of all rows, in standard deviations of such gaps
+    scatter: float
+    """Typical q over what the model expects: about 1 for random rows and a model that fits."""
+    total: float
+    """Sum of q over shards, about chi^2 with dim (shard - 1) degrees of freedom."""
+    eigenvalues: np.ndarray  # (shard, 2) smallest and largest of L^-1 H_i L^-T, where H = L L^T
+    unknown: dict[str, int]
+    """Parameters that some shards know next to nothing about, and how many shards."""
     findings: list[Finding]
 
 
-def agree(located: Located, sizes: np.ndarray, names: Sequence[str], level: float = LEVEL) -> Agreement:
-    """Q_i = (theta_i - theta)^T H (theta_i - theta) / (1 / a_i - 1) against chi^2_d, and relative curvatures."""
-    mode = located.mode
-    lower = np.linalg.cholesky(mode.curvature)
-    gaps = (located.shard_modes - mode.theta) @ lower
+def agree(
+    located: Located, sizes: np.ndarray, names: Sequence[str], level: float = LEVEL, dispersion: float = 1.0
+) -> Agreement:
+    r"""Compare every shard's mode and curvature with those of all rows.
+
+    The modes of random shards scatter around that of all rows with covariance H^-1 (1 / a_i - 1), so that
+
+        Q_i = (theta_i - theta)^T H_i (theta_i - theta) / (1 / a_i - 1)
+
+    is about chi^2 with d degrees of freedom. The shard's own curvature H_i stands in for H: modes of small shards are
+    far away where their curvature is small, and Q_i with H would be far from chi^2. Where the model fits badly all
+    Q_i are larger by one factor, and rows that matter much make their tail longer; so (Q_i / d)^(1/3), which is about
+    normal, is compared with its median and spread over shards, within limits that random rows do not pass.
+
+    Parameters
+    ----------
+    located
+        Modes and curvatures of all rows and of the shards.
+    sizes
+        Rows of each shard, (shard,).
+    names
+        One name per parameter.
+    level
+        Chance that any shard of random rows is called an outlier.
+    dispersion
+        Expected Q_i / d, where it is known: sum over rows of g_j^T H^-1 g_j / d with g_j the gradient of row j.
+
+    Examples
+    --------
+    >>> from shardmc.types import Mode
+    >>> rng = np.random.default_rng(0)
+    >>> modes = np.sqrt(99) * rng.normal(size=(100, 2))
+    >>> modes[17] += [100, 0]
+    >>> located = Located(Mode(np.zeros(2), np.eye(2), 0.0, 1.0), np.full(100, 0.01), modes,
+    ...     np.tile(np.eye(2), (100, 1, 1)), np.zeros(100), np.ones(100, dtype=bool))
+    >>> agree(located, np.full(100, 5000), ["a", "b"]).outliers.tolist()
+    [17]
+    """
+    gaps = np.where(located.found[:, None], located.shard_modes - located.mode.theta, np.nan)
+    curvatures = np.where(located.found[:, None, None], located.shard_curvatures, np.nan)
     variance = np.maximum(1 / located.shares - 1, 1e-300)
-    q = np.where(located.found, (gaps**2).sum(axis=1) / variance, np.nan)
-    p_values = stats.chi2(len(names)).sf(q)
-    count = max(int(located.found.sum()), 1)
-    outliers = np.flatnonzero(p_values < level / count)
-    whiten = np.linalg.inv(lower)
-    eigenvalues = np.full((located.num_shards, 2), np.nan)
-    weakest: dict[str, int] = {}
-    for i in np.flatnonzero(located.found):
-        values, vectors = np.linalg.eigh(whiten @ located.shard_curvatures[i] @ whiten.T)
-        eigenvalues[i] = values[0], values[-1]
-        if values[0] < _KNOWS_NOTHING:
-            direction = whiten.T @ vectors[:, 0] * np.sqrt(np.diag(mode.curvature))
-            name = names[int(np.argmax(np.abs(direction)))]
-            weakest[name] = weakest.get(name, 0) + 1
-    found = _outlier_findings(outliers, q, gaps @ whiten, located, sizes, names)
-    return Agreement(q, p_values, outliers, eigenvalues, found + _weak_findings(weakest, located))
-
-
-def _outlier_findings(outliers, q, moves, located, sizes, names) -> list[Finding]:
-    found = []
-    for i in outliers[np.argsort(-q[outliers])][:5]:
-        scale = np.sqrt(np.diag(np.linalg.inv(located.mode.curvature)))
-        order = np.argsort(-np.abs(moves[i] / scale))[:3]
-        moved = ", ".join(names[k] for k in order)
-        found.append(
-            Finding(
-                "warning",
-                "agreement",
-                f"Shard {i} ({int(sizes[i]):,} rows) disagrees with all rows (Q = {q[i]:.1f} where {len(names)} is "
-                f"expected), most in {moved}.",
-                "Look at its rows: data in file order, a corrupted block, or a rare level; shuffle, or stratify by a column.",
-                {"shard": int(i), "q": float(q[i])},
-            )
-        )
-    if len(outliers) > 5:
-        found.append(
-            Finding(
-                "warning",
-                "agreement",
-                f"{len(outliers)} of {located.num_shards} shards disagree with all rows.",
-            )
-        )
-    missing = int((~located.found).sum())
-    if missing:
-        found.append(
-            Finding(
-                "warning",
-                "agreement",
-                f"{missing} of {located.num_shards} shards have no mode of their own.",
-                "Use fewer shards, a stronger prior, or keep more rows in every shard.",
-            )
-        )
-    return found
-
-
-def _weak_findings(weakest: dict[str, int], located: Located) -> list[Finding]:
-    if not weakest:
-        return []
-    named = ", ".join(
-        f"{name} ({count} shards)" for name, count in sorted(weakest.items(), key=lambda p: -p[1])[:5]
+    sds = np.sqrt(np.diag(np.linalg.inv(located.mode.curvature)))
+    q = np.einsum("ki,kij,kj->k", gaps, curvatures, gaps) / variance
+    moves = gaps / (sds * np.sqrt(variance)[:, None])
+    scatter, p_values = _beside_others(q, gaps.shape[1], dispersion)
+    outliers = np.flatnonzero(p_values < level / max(int(located.found.sum()), 1))
+    outliers = outliers[np.argsort(-q[outliers])]
+    eigenvalues, unknown = _knowledge(located, names)
+    findings = [
+        *_missing(located),
+        *_disagreement(outliers, q, moves, scatter, sizes, names),
+        *_scattered(outliers, q, len(names), scatter, dispersion),
+        *_ignorance(unknown, located.num_shards),
+    ]
+    return Agreement(
+        q, p_values, outliers, moves, scatter, float(np.nansum(q)), eigenvalues, unknown, findings
     )
+
+
+def _beside_others(q: np.ndarray, dim: int, dispersion: float) -> tuple[float, np.ndarray]:
+    """Typical q over its expectation, and the p-value of each q beside the others, (shard,)."""
+    known = q[np.isfinite(q)]
+    if not len(known):
+        return np.nan, np.full(q.shape, np.nan)
+    # Wilson and Hilferty: the cube root of chi^2_d / d is about normal with this mean and variance.
+    mean, sd = 1 - 2 / (9 * dim), np.sqrt(2 / (9 * dim))
+    roots = np.cbrt(q / (dim * dispersion))
+    middle = float(np.nanmedian(roots))
+    scale = float(np.clip(middle / mean, 1, np.cbrt(_MOST_SCATTER)))
+    spread = 1.4826 * float(np.nanmedian(np.abs(roots - middle)))
+    spread = float(np.clip(spread, sd * scale, _MOST_SPREAD * sd * scale))
+    return (middle / mean) ** 3, stats.norm.sf((roots - mean * scale) / spread)
+
+
+def _knowledge(located: Located, names: Sequence[str]) -> tuple[np.ndarray, dict[str, int]]:
+    """Extreme eigenvalues of the relative curvatures, (shard, 2), and the parameters that shards know nothing about."""
+    eigenvalues = np.full((located.num_shards, 2), np.nan)
+    found = np.flatnonzero(located.found)
+    if not len(found):
+        return eigenvalues, {}
+    basis = located.mode.frame.basis
+    relative, vectors = np.linalg.eigh(basis.T @ located.shard_curvatures[found] @ basis)
+    eigenvalues[found] = relative[:, [0, -1]]
+    weak = relative[:, 0] < _KNOWS_NOTHING
+    # A parameter's variance in a shard over its variance in all rows.
+    variances = np.sum((basis @ vectors[weak]) ** 2 / np.maximum(relative[weak, None], 1e-12), axis=2)
+    least = np.argmax(variances / np.sum(basis**2, axis=1), axis=1)
+    counts = np.bincount(least, minlength=len(names))
+    return eigenvalues, {names[int(k)]: int(counts[k]) for k in np.argsort(-counts) if counts[k]}
+
+
+def _missing(located: Located) -> list[Finding]:
+    missing = np.flatnonzero(~located.found)
+    if not len(missing):
+        return []
+    return [
+        Finding(
+            "warning",
+            "agreement",
+            f"{len(missing)} of {located.num_shards} shards have no mode of their own.",
+            "Use fewer shards, a stronger prior, or keep more rows in every shard.",
+            {"shards": missing.tolist()},
+        )
+    ]
+
+
+def _disagreement(
+    outliers: np.ndarray,
+    q: np.ndarray,
+    moves: np.ndarray,
+    scatter: float,
+    sizes: np.ndarray,
+    names: Sequence[str],
+) -> list[Finding]:
+    """Name the shards that disagree, or say that most do."""
+    expected = len(names) * max(scatter, 1.0)
+    found = [
+        Finding(
+            "warning",
+            "agreement",
+            f"Shard {i} ({int(sizes[i]):,} rows) disagrees with the others (Q = {q[i]:,.0f} where {expected:,.0f} is "
+            f"expected), most of all in {_moved(moves[i], names)}.",
+            "Look at its rows: a corrupted block, data in file order, or a rare level. Shuffle the rows or stratify.",
+            {"shard": int(i), "q": float(q[i]), "rows": int(sizes[i])},
+        )
+        for i in outliers[:_MOST_NAMED].tolist()
+    ]
+    if len(outliers) <= _MOST_NAMED:
+        return found
+    typical = np.sqrt(np.nanmean(moves**2, axis=0))
+    many = Finding(
+        "error" if 2 * len(outliers) > len(q) else "warning",
+        "agreement",
+        f"{len(outliers)} of {len(q)} shards disagree with the others, most of all in {_moved(typical, names)}.",
+        "Shards are not random samples of the rows. Deal rows at random instead of in file order.",
+        {"shards": outliers.tolist(), "scatter": scatter},
+    )
+    return [many, *found]
+
+
+def _moved(moves: np.ndarray, names: Sequence[str]) -> str:
+    """The one to three parameters that moved most, at least half as far as the first."""
+    size = np.abs(moves)
+    return ", ".join(names[int(k)] for k in np.argsort(-size)[:3] if size[k] >= size.max() / 2)
+
+
+def _scattered(
+    outliers: np.ndarray, q: np.ndarray, dim: int, scatter: float, dispersion: float
+) -> list[Finding]:
+    """Say that all shards scatter too much where no single one stands out."""
+    p_value = stats.chi2.sf(np.nansum(q) / dispersion, dim * max(int(np.isfinite(q).sum()) - 1, 1))
+    if len(outliers) > _MOST_NAMED or not scatter > _NOTED_SCATTER or p_value > LEVEL / 10:
+        return []
     return [
         Finding(
             "note",
             "agreement",
-            f"Some shards know next to nothing of {named}.",
-            "Fewer shards, stratifying by that column, or a lower `keep` gives every shard its rows.",
+            f"Modes of the shards scatter {scatter:.1f} times as much as the model says they should.",
+            "The model fits badly (overdispersion, dependent rows), so that its posterior is too narrow, "
+            "or the rows were not dealt at random.",
+            {"scatter": scatter},
+        )
+    ]
+
+
+def _ignorance(unknown: dict[str, int], num_shards: int) -> list[Finding]:
+    if not unknown:
+        return []
+    count = sum(unknown.values())
+    named = ", ".join(f"{name} ({shards} shards)" for name, shards in list(unknown.items())[:_MOST_NAMED])
+    return [
+        Finding(
+            "warning" if count > num_shards / 20 else "note",
+            "agreement",
+            f"{count} of {num_shards} shards know next to nothing of some parameter: {named}.",
+            "Use fewer shards, stratify by that column, keep more rows in every shard, or take a stronger prior.",
+            {"parameters": dict(unknown)},
         )
     ]

@@ -7,7 +7,7 @@ longer than the sampling where a thousand shards have a hundred draws of fifty p
 from __future__ import annotations
 
 import numpy as np
-from arviz_stats.base import array_stats
+from arviz_stats.base.array import array_stats
 from scipy import special, stats
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -148,23 +149,26 @@ def _check_derived(model: Model, result: Any) -> None:
         )
 
 
+@partial(jax.jit, static_argnums=0)
+def _values(model: Model, thetas: jax.Array, first: Any, second: Any) -> tuple[jax.Array, ...]:
+    """Log prior and gradient at the first point, and the rows' log-likelihoods at all points for both samples."""
+
+    def log_posterior(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        prior = model.log_prior(theta)
+        return prior + jnp.sum(model.log_likelihood(theta, first)), prior
+
+    gradient, prior = jax.grad(log_posterior, has_aux=True)(thetas[0])
+    whole = jax.vmap(lambda theta: model.log_likelihood(theta, first))(thetas)
+    part = jax.vmap(lambda theta: model.log_likelihood(theta, second))(thetas)
+    return prior, gradient, whole, part
+
+
 def _check_values(model: Model, samples: TwoSamples) -> None:
     direction = np.random.default_rng(0).standard_normal(model.dim)
     thetas = np.stack([model.initial + step * direction for step in STEPS])
 
-    @jax.jit
-    def program(thetas: jax.Array, first: Any, second: Any) -> tuple[jax.Array, ...]:
-        def log_posterior(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
-            prior = model.log_prior(theta)
-            return prior + jnp.sum(model.log_likelihood(theta, first)), prior
-
-        gradient, prior = jax.grad(log_posterior, has_aux=True)(thetas[0])
-        whole = jax.vmap(lambda theta: model.log_likelihood(theta, first))(thetas)
-        part = jax.vmap(lambda theta: model.log_likelihood(theta, second))(thetas)
-        return prior, gradient, whole, part
-
     with calling("The model"), jax.default_matmul_precision("highest"):
-        results = program(jnp.asarray(thetas, jnp.result_type(float)), samples.first, samples.second)
+        results = _values(model, jnp.asarray(thetas, jnp.result_type(float)), samples.first, samples.second)
     prior, gradient, whole, part = (np.asarray(x) for x in results)
     _check_start(model, samples, prior, gradient, whole[0])
     _check_independence(whole[:, samples.index], part)

@@ -1,5 +1,8 @@
 """NumPyro model functions: roles of sites, the same densities as plain functions, and refusals."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -245,6 +248,7 @@ class TestArguments:
     def test_columns_used_come_from_the_signature(self):
         table = {"id": G, "y": Y, "wide": X, "x": X}
         assert columns_used(from_numpyro(linear), table) == ["y", "x"]
+        assert columns_used(from_numpyro(linear).bind(table), table) == ["y", "x"]
         assert columns_used(from_numpyro(lambda **rows: linear(rows["x"], rows["y"])), table) == list(table)
 
     def test_positional_constants_fill_what_the_rows_leave_open(self):
@@ -457,6 +461,22 @@ class TestRefusals:
         wrong = np.where(np.arange(N) == 3, 2.0, B).astype(np.float32)
         with pytest.raises(ModelError, match="is not finite for 1 of 12 sampled rows"):
             validate(model, (X, wrong))
+
+
+def test_threads_may_trace_one_model_at_the_same_time():
+    rows = {"x": X, "y": Y, "b": B}
+    model = from_numpyro(_several).bind(rows)
+
+    def trace(_):
+        return str(jax.make_jaxpr(lambda theta: model.log_likelihood(theta, rows))(np.zeros(3, np.float32)))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert len(set(pool.map(trace, range(40)))) == 1
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _equations(jaxpr):

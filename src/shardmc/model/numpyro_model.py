@@ -95,11 +95,11 @@ class _Function:
     kwargs: dict[str, Any]
 
     def __call__(self, rows: Any) -> Any:
-        rows = jax.tree.map(jnp.asarray, rows)
+        rows = jax.tree.map(jnp.asarray, self.select(rows))
         if isinstance(rows, dict):
             open_names = [name for name in self._positional() if name not in rows and name not in self.kwargs]
             constants = dict(zip(open_names, self.args, strict=False))
-            return self.function(**self.select(rows), **constants, **self.kwargs)
+            return self.function(**rows, **constants, **self.kwargs)
         positional = tuple(rows) if isinstance(rows, tuple | list) else (rows,)
         return self.function(*positional, *self.args, **self.kwargs)
 
@@ -108,7 +108,8 @@ class _Function:
         if not isinstance(rows, Mapping):
             return rows
         names = self._names()
-        selected = {k: v for k, v in rows.items() if (names is None or k in names) and k not in self.kwargs}
+        wanted = [name for name in rows if (names is None or name in names) and name not in self.kwargs]
+        selected = {name: rows[name] for name in wanted}
         self._refuse_missing(selected, list(rows))
         return selected
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,9 @@ from shardmc.model.rows import TwoSamples, num_rows
 
 Run = Callable[[Any], Any]
 """The model function, called on some rows."""
+
+_TRACING = threading.RLock()
+"""NumPyro has one stack of handlers for all threads, and engines run models in several."""
 
 MARGINALISE = (
     "Marginalise it (labels of a mixture: numpyro.distributions.MixtureSameFamily), or write a Gibbs sampler"
@@ -41,18 +45,22 @@ def log_densities(run: Run, params: Mapping[str, Any], rows: Any, names: Any) ->
 
     A row outside the support of its distribution has log density -inf. Latent values are inside by construction.
     """
-    from numpyro import handlers
-
-    trace = handlers.trace(handlers.substitute(run, data=dict(params))).get_trace(rows)
+    trace = _at(run, params, rows)
     return {name: _log_density(trace[name]) for name in names}
 
 
 def deterministic_values(run: Run, params: Mapping[str, Any], rows: Any, names: Any) -> dict[str, jax.Array]:
     """Values of the named deterministic sites at given values of the latent ones."""
+    trace = _at(run, params, rows)
+    return {name: jnp.asarray(trace[name]["value"]) for name in names}
+
+
+def _at(run: Run, params: Mapping[str, Any], rows: Any) -> dict[str, Any]:
+    """Sites of the model with the latent ones at given natural values."""
     from numpyro import handlers
 
-    trace = handlers.trace(handlers.substitute(run, data=dict(params))).get_trace(rows)
-    return {name: jnp.asarray(trace[name]["value"]) for name in names}
+    with _TRACING:
+        return handlers.trace(handlers.substitute(run, data=dict(params))).get_trace(rows)
 
 
 def discover(run: Run, samples: TwoSamples, hint: str) -> Sites:

@@ -15,6 +15,7 @@ from shardmc.data.arrow import as_arrow
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.columns import Column, device_type, is_numeric, leaf_name
+from shardmc.data.dealer import shard_sizes
 from shardmc.data.dealing import Dealing, MemorySink
 from shardmc.data.faults import Tally, cast_sample, raise_faults
 from shardmc.data.fingerprint import hash_arrays
@@ -98,6 +99,8 @@ class ArraySource(Source):
         columns = self._columns()
         there = {c: leaf for c in columns if isinstance(leaf := self._leaves[c.name], jax.Array)}
         here = [c for c in columns if c not in there]
+        if not here and not partition.shuffle and partition.stratify is None and partition.weights is None:
+            return self._in_place(there, partition)
         order = [Column(_ROW, np.dtype(np.int32))] if there else []
         dealing = Dealing(self._read, here + order, tuple(self._leaves), self.num_rows, partition, seed)
         sink = MemorySink(dealing.columns, self.num_rows)
@@ -110,6 +113,15 @@ class ArraySource(Source):
             self._assemble([arrays[c.name] for c in columns]), weights, dealing.sizes, dealing.starts
         )
 
+    def _in_place(self, leaves: Mapping[Column, jax.Array], partition: Partition) -> Blocks:
+        """Arrays that are on a device already, in their own order: nothing is copied and no order made."""
+        _check_on_device(leaves)
+        sizes = shard_sizes(self.num_rows, partition.shards, partition.sizes)
+        if sizes[-1] < sizes.max():  # no shard's slice may pass the end of the arrays
+            sizes = np.sort(sizes)
+        rows = self._assemble([leaf.astype(column.dtype) for column, leaf in leaves.items()])
+        return ArrayBlocks(rows, None, sizes, np.cumsum(sizes) - sizes)
+
     @cached_property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
         heading = [f"{name} {leaf.dtype} {leaf.shape}" for name, leaf in self._leaves.items()]
@@ -117,12 +129,16 @@ class ArraySource(Source):
         return hash_arrays(f"{jax.tree.structure(self._data)} {heading}", pieces)
 
 
-def _dealt_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> dict[str, jax.Array]:
-    """Arrays that are on a device already, checked and put into the order of the shards there."""
+def _check_on_device(leaves: Mapping[Column, jax.Array]) -> None:
     tallies = [Tally(column) for column in leaves]
     for tally, leaf in zip(tallies, leaves.values(), strict=True):
         tally.look(leaf)
     raise_faults(tallies)
+
+
+def _dealt_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> dict[str, jax.Array]:
+    """Arrays that are on a device already, checked and put into the order of the shards there."""
+    _check_on_device(leaves)
     in_order = bool((order[1:] > order[:-1]).all())
     return {
         column.name: (leaf if in_order else leaf.at[order].get(mode="promise_in_bounds")).astype(column.dtype)

@@ -58,12 +58,13 @@ class Local(Engine):
     workers
         Calls in flight: by default one per core on a CPU, one on an accelerator.
     width
-        Shards evaluated side by side inside a call: 1 on a CPU, where one shard fills a core.
+        Shards evaluated side by side inside a call: 1 on a CPU, where one shard fills a core, so that the draws are
+        the same to the bit whatever the batch; as many as fill it on an accelerator.
     """
 
     batch: int | None = None
     workers: int | None = None
-    width: int = 1
+    width: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch", "workers", "width"):
@@ -83,12 +84,13 @@ class Local(Engine):
         wanted = list(range(blocks.num_shards)) if shards is None else list(shards)
         workers = self.workers or _default_workers()
         # The same for every call on these blocks, so that each program is compiled for one size only.
-        size = self.batch or max(1, min(8, blocks.num_shards // (4 * workers)))
+        size = self.batch or _default_batch(blocks, workers)
+        width = min(self.width or _default_width(blocks), size)
 
         def call(names: Sequence[int], batch: Batch) -> tuple[Sequence[int], Any]:
             index = np.asarray([*names, *[names[-1]] * (batch.num_shards - len(names))])
             mine = jax.tree.map(lambda a: np.asarray(a)[index], per_shard)
-            return names, jax.device_get(run_batch(program, self.width, batch, mine, shared, len(names)))
+            return names, jax.device_get(run_batch(program, width, batch, mine, shared, len(names)))
 
         pool = ThreadPoolExecutor(workers, thread_name_prefix="shardmc")
         pending: deque[Future[tuple[Sequence[int], Any]]] = deque()
@@ -112,6 +114,18 @@ def _results(
         yield shard, jax.tree.map(lambda a, p=position: a[p], stacked)
         if on_done is not None:
             on_done(shard)
+
+
+def _default_batch(blocks: Blocks, workers: int) -> int:
+    """A few batches per worker, so that all are busy to the end; on an accelerator few large ones."""
+    if jax.default_backend() == "cpu":
+        return max(1, min(8, blocks.num_shards // (4 * workers)))
+    return max(1, min(128, blocks.num_shards // 4))
+
+
+def _default_width(blocks: Blocks) -> int:
+    """On an accelerator small shards go side by side, a million rows together."""
+    return 1 if jax.default_backend() == "cpu" else max(1, min(16, (1 << 20) // blocks.capacity))
 
 
 def _default_workers() -> int:

@@ -5,4 +5,14 @@ from shardmc.locate.leverage import KEEP, Influential, influential, leverage
 from shardmc.locate.newton import DECREMENT, locate, newton_steps
 from shardmc.locate.shards import locate_shards
 
-__all__ = ["DECREMENT", "KEEP", "Influential", "gradients", "influential", "leverage", "locate", "locate_shards", "newton_steps"]
+__all__ = [
+    "DECREMENT",
+    "KEEP",
+    "Influential",
+    "gradients",
+    "influential",
+    "leverage",
+    "locate",
+    "locate_shards",
+    "newton_steps",
+]

@@ -16,8 +16,10 @@ from shardmc.order import in_order
 from shardmc.target import DeviceFrame
 from shardmc.types import Engine, Mode
 
-_CELLS = 1 << 23
-"""Points times rows whose gradients are taken together, so that memory stays bounded for large shards."""
+
+def _cells() -> int:
+    """Points times rows whose gradients are taken together, so that memory stays bounded for large shards."""
+    return 1 << (23 if jax.default_backend() == "cpu" else 27)
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class LikelihoodGradients:
         def log_likelihood(u: jax.Array) -> jax.Array:
             return jnp.sum(weights * self.model.log_likelihood(frame.to_theta(u), rows))
 
-        together = max(1, _CELLS // weights.shape[0])
+        together = max(1, _cells() // weights.shape[0])
         return lax.map(jax.grad(log_likelihood), points, batch_size=min(together, points.shape[0]))
 
 

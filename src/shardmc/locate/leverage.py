@@ -103,7 +103,9 @@ def influential(
     values: list[np.ndarray] = [np.empty(0)] * blocks.num_shards
     qualified = 0
     program = InfluentialRows(model, most)
-    for shard, (found, leverages, count) in engine.map(program, blocks, np.asarray(blocks.shares, real), shared):
+    for shard, (found, leverages, count) in engine.map(
+        program, blocks, np.asarray(blocks.shares, real), shared
+    ):
         kept = min(int(count), most)
         positions[shard], values[shard] = np.asarray(found[:kept], np.int64), np.asarray(leverages[:kept])
         qualified += int(count)

@@ -139,7 +139,9 @@ def locate(
     """
     evaluate = _Evaluator(model, blocks, engine)
     # Off the starting point by a hair: at a point such as zero a likelihood written with abs or max has a kink.
-    theta = np.asarray(model.initial, dtype=np.float64) + 1e-3 * np.random.default_rng(0).normal(size=model.dim)
+    theta = np.asarray(model.initial, dtype=np.float64) + 1e-3 * np.random.default_rng(0).normal(
+        size=model.dim
+    )
     some = _sample_of_shards(blocks, model.dim)
     frame = Frame(theta, np.eye(model.dim))
     if some is not None:
@@ -180,6 +182,8 @@ class _Ascent:
     """Steps in a row that shortened the way by a constant factor only: so it goes where the summit is at infinity."""
     flat: int = 0
     """Steps in a row after which nothing holds some direction."""
+    remaining: float = np.inf
+    """The decrement that one more step would leave, by Newton's quadratic convergence."""
 
     def try_step(self) -> None:
         """One step, taken if it climbs; shortened otherwise."""
@@ -194,12 +198,19 @@ class _Ascent:
             ratio = self.step.decrement / max(step.decrement, 1e-300)
             near = step.decrement < 1.0 and length == 1.0
             self.slow = self.slow + 1 if near and 0.4 < ratio < 0.95 else 0
+            # dec_2 = C dec_1^2, so the next one is C dec_2^2; twice that, as C is known from one step only.
+            fast = length == 1.0 and ratio < 0.2
+            self.remaining = 2 * ratio**2 * self.step.decrement if fast else self.step.decrement
             self.flat = self.flat + 1 if self.step.smallest < _FLAT else 0
         else:
             self.length = length / 4
 
     def arrived(self, tolerance: float) -> bool:
-        return self.step.decrement < tolerance and self.flat == 0 and self.slow < 2
+        """Whether the next step, which needs no evaluation, ends at the mode."""
+        small = self.step.decrement < tolerance or (
+            self.step.decrement < 0.3 and self.remaining < tolerance / 10
+        )
+        return small and self.flat == 0 and self.slow < 2
 
     @property
     def hopeless(self) -> bool:
@@ -231,7 +242,8 @@ def _climb(
             theta = here.center + here.basis @ step.u
             inverse = np.linalg.inv(here.basis)
             curvature = inverse.T @ ascent.terms.curvature @ inverse
-            mode = Mode(theta, (curvature + curvature.T) / 2, step.decrement, evaluate.passes)
+            decrement = min(step.decrement, ascent.remaining)
+            mode = Mode(theta, (curvature + curvature.T) / 2, decrement, evaluate.passes)
             return Frame(theta, here.basis @ step.basis), mode
         if ascent.hopeless:
             break

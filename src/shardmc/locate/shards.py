@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,18 @@ from shardmc.locate.newton import DECREMENT
 from shardmc.model import Model
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Engine, Located, Mode
+
+
+class _Search(NamedTuple):
+    """A Newton search: where it stands, and the curvature and decrement before its last step."""
+
+    count: jax.Array
+    u: jax.Array  # (dim,)
+    curvature: jax.Array  # (dim, dim)
+    decrement: jax.Array
+    remaining: jax.Array
+    """The decrement that the last step left, by quadratic convergence."""
+    arrived: jax.Array
 
 
 @dataclass(frozen=True)
@@ -29,33 +42,42 @@ class ShardMode:
         target = Target(self.model, rows, weights, frame)
         lengths = 0.5 ** jnp.arange(8.0)
 
-        def terms(u: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def newton(u: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             gradient = jax.grad(target.log_density)(u)
             curvature = -jax.hessian(target.log_density)(u)
             factor = jnp.linalg.cholesky(curvature)
-            newton = jax.scipy.linalg.cho_solve((factor, True), gradient)
-            definite = jnp.isfinite(factor).all() & jnp.isfinite(newton).all()
+            step = jax.scipy.linalg.cho_solve((factor, True), gradient)
+            definite = jnp.isfinite(factor).all() & jnp.isfinite(step).all()
             # In the frame of the full posterior the identity stands in for a curvature that is not definite.
-            step = jnp.where(definite, newton, gradient)
+            step = jnp.where(definite, step, gradient)
             decrement = jnp.where(definite, jnp.sqrt(jnp.maximum(gradient @ step, 0)), jnp.inf)
             return step, curvature, decrement
 
-        def searching(state):
-            count, _, _, _, decrement = state
-            return (count < self.max_steps) & ~(decrement < DECREMENT)
-
-        def advance(state):
-            count, u, step, _, decrement = state
+        def length_of(u: jax.Array, step: jax.Array) -> jax.Array:
+            """1 for a full step that climbs, which is Newton's; otherwise the best of the shorter ones."""
             gains = target.log_densities(u + lengths[:, None] * step) - target.log_density(u)
             gains = jnp.where(jnp.isfinite(gains), gains, -jnp.inf)
-            # A full step that climbs is Newton's; otherwise the best of the shorter ones.
-            best = jnp.where((gains[0] > 0) | (decrement < 0.5), 0, jnp.argmax(gains))
-            u = u + lengths[best] * step
-            return count + 1, u, *terms(u)
+            return jnp.where(gains[0] > 0, 1.0, lengths[jnp.argmax(gains)])
+
+        def searching(state: _Search) -> jax.Array:
+            return (state.count < self.max_steps) & ~state.arrived
+
+        def advance(state: _Search) -> _Search:
+            step, curvature, decrement = newton(state.u)
+            ratio = decrement / state.decrement
+            # The decrement that this step leaves: C dec^2 with C from the last step, doubled to be safe.
+            remaining = jnp.where(ratio < 0.2, 2 * ratio**2 * decrement, decrement)
+            length = lax.cond(decrement < 0.5, lambda u, step: jnp.ones(()), length_of, state.u, step)
+            arrived = (decrement < DECREMENT) | ((decrement < 0.3) & (remaining < DECREMENT / 10))
+            return _Search(state.count + 1, state.u + length * step, curvature, decrement, remaining, arrived)
 
         origin = jnp.zeros_like(frame.center)
-        count, u, step, curvature, decrement = lax.while_loop(searching, advance, (0, origin, *terms(origin)))
-        return jnp.where(decrement < DECREMENT, u + step, u), curvature, decrement, count
+        far = jnp.asarray(jnp.inf, origin.dtype)
+        start = _Search(
+            jnp.int32(0), origin, jnp.zeros((*origin.shape, *origin.shape)), far, far, jnp.array(False)
+        )
+        end = lax.while_loop(searching, advance, start)
+        return end.u, end.curvature, jnp.where(end.arrived, end.remaining, jnp.inf), end.count
 
 
 def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> Located:
@@ -75,7 +97,7 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
         ShardMode(model), blocks, None, DeviceFrame.of(frame)
     ):
         decrements[shard] = decrement
-        passes += float(blocks.shares[shard]) * (int(steps) + 1)
+        passes += float(blocks.shares[shard]) * int(steps)
         if decrement < DECREMENT and np.isfinite(u).all():
             modes[shard] = frame.to_theta(np.asarray(u, np.float64))
             whole = inverse.T @ np.asarray(curvature, np.float64) @ inverse

@@ -51,9 +51,9 @@ class Independence(Sampler):
             return (index, log_weight), (index, accepted)
 
         start = (jnp.int32(0), log_weights[0])
-        _, (chosen, accepted) = lax.scan(
-            step, start, (jnp.arange(count, dtype=jnp.int32), log_weights, log_uniforms)
-        )
+        proposed = (jnp.arange(count, dtype=jnp.int32), log_weights, log_uniforms)
+        # Unrolled, an accelerator does not start a kernel for every scalar.
+        _, (chosen, accepted) = lax.scan(step, start, proposed, unroll=16)
         kept = slice(self.warmup, None)
         acceptance = jnp.mean(accepted[kept].astype(float))
         return Chains(proposals[chosen[kept]][None], acceptance, jnp.int32(0), jnp.int32(count))

@@ -73,14 +73,14 @@ class Consensus(Combiner):
             combined = in_varying_directions(draws, lambda inner: self._average(inner, rng), by_coordinate)
         if self.subsampled is None:
             return combined
-        part = ShardDraws.of(self.subsampled, draws.shares, "fractional")
+        part = ShardDraws.of(self.subsampled, scaling="fractional")
         if (part.num_shards, part.dim) != (draws.num_shards, draws.dim):
             raise OptionError(
                 f"subsampled has {part.num_shards} shards of {part.dim} parameters, the draws have "
                 f"{draws.num_shards} shards of {draws.dim}."
             )
         plain = replace(self, subsampled=None)
-        bias = plain(part, None, rng).values.mean(axis=0) - combined.values.mean(axis=0)
+        bias = plain(replace(part, shares=draws.shares), None, rng).values.mean(axis=0) - combined.values.mean(axis=0)
         shift = self.fraction / (1 - self.fraction) * bias
         return replace(combined, values=combined.values - shift)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _ROUNDS = 4
 """Batches per thread that a map is cut into, so that no worker waits long for the last one."""
 _MOST_IN_FLIGHT = 64
+_PAUSE = 0.1
 _ATTEMPTS = 4
 _LARGE = 1 << 16
 """Bytes beyond which what all tasks share is sent once per worker and not with every task."""
@@ -150,13 +153,14 @@ class Dask(Engine):
             from shardmc.engine.worker import Threads
 
             self.client.register_plugin(Threads())
-            self.client.wait_for_workers(1)
-            self._threads = max(1, sum(self._workers().values()))
+            while not (workers := self._workers()):
+                time.sleep(_PAUSE)
+            self._threads = sum(workers.values())
         return self._threads
 
     def _workers(self) -> dict[str, int]:
         """Addresses and threads of the workers that have the resources."""
-        offers = self.client.run_on_scheduler(_offers)
+        offers: Any = self.client.run_on_scheduler(_offers)
         able = {
             address: threads
             for address, (threads, has) in offers.items()
@@ -187,9 +191,17 @@ class Dask(Engine):
 
     def _scatter(self, rows: Any) -> Future:
         able = list(self._workers()) if self.resources else None
-        # Without a hash: equal rows of two groups are still two parts.
-        (future,) = self.client.scatter([rows], workers=able, hash=False)
-        return future
+        attempts = _ATTEMPTS
+        while True:
+            try:
+                # Without a hash: equal rows of two groups are still two parts.
+                scattered: Any = self.client.scatter([rows], workers=able, hash=False)
+                return scattered[0]
+            except OSError:  # sent to a worker that has died, which the scheduler does not know yet
+                attempts -= 1
+                if not attempts:
+                    raise
+                time.sleep(_PAUSE)
 
 
 @final
@@ -314,12 +326,12 @@ def _pickled(program: Callable[..., Any]) -> bytes:
 
 def _on_host(leaf: Any) -> Any:
     """A leaf as NumPy array; random keys, which NumPy does not know, as they are."""
-    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return leaf if is_key else np.asarray(leaf)
 
 
 def _offers(dask_scheduler: Any = None) -> dict[str, tuple[int, dict[str, float]]]:
-    return {w.address: (w.nthreads, dict(w.resources)) for w in dask_scheduler.workers.values()}
+    return {w.address: (w.nthreads, dict(w.resources)) for w in dask_scheduler.running}
 
 
 def _failure(group: Sequence[int], result: Any) -> BaseException:

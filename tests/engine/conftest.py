@@ -1,0 +1,29 @@
+"""A cluster of two worker processes on this machine, shared by the tests of engines."""
+
+import os
+import time
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def client():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def processes(client):
+    """Process ids of the workers, by address."""
+
+    def find() -> dict[str, int]:
+        # Asked of the scheduler: what a cluster object knows of its workers may be out of date.
+        while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.running)) < 2:
+            time.sleep(0.05)
+        return client.run(os.getpid, on_error="ignore")
+
+    return find

@@ -1,0 +1,223 @@
+"""What every engine promises: each shard once, the program's own result, whatever the batches and the order."""
+
+import os
+
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shardmc.data import Partition, as_source
+from shardmc.engine import Dask, Local
+from shardmc.errors import OptionError
+
+SIZES = (5, 9, 7, 9, 4, 8, 6)
+
+
+def moments():
+    """A program without a model; made here, so that it travels by value."""
+
+    def program(rows, weights, shard, shared):
+        offset, index = shard
+        value = jnp.sum(weights * (rows["x"] * shared["slope"] + offset))
+        return {"value": value, "index": index, "weight": jnp.sum(weights)}
+
+    return program
+
+
+def expected(blocks, shard, per_shard, shared):
+    """The same by NumPy, from the shard's own batch."""
+    ((_, batch),) = blocks.batches([shard], 1)
+    rows, weights = batch.take(0)
+    return float(
+        np.sum(np.asarray(weights) * (np.asarray(rows["x"]) * float(shared["slope"]) + per_shard[0][shard]))
+    )
+
+
+@pytest.fixture(scope="module", params=["arrays", "files"])
+def blocks(request, tmp_path_factory):
+    """Unequal shards with row weights and kept rows, in memory or on disk."""
+    rng = np.random.default_rng(0)
+    table = {"x": rng.normal(size=sum(SIZES)).astype(np.float32), "w": rng.integers(1, 4, sum(SIZES))}
+    data = table
+    if request.param == "files":
+        data = tmp_path_factory.mktemp("rows") / "rows.parquet"
+        pq.write_table(pa.table(table), data)
+    source = as_source(data, memory=0).select(["x"])
+    blocks = source.split(Partition(len(SIZES), weights="w", sizes=SIZES), seed=1)
+    assert blocks.portable == (request.param == "files")
+    return blocks.keep([np.arange(shard % 3) for shard in range(len(SIZES))])
+
+
+@pytest.fixture(params=["local", "local, small batches", "dask", "dask, batches of 3"])
+def engine(request):
+    if request.param.startswith("local"):
+        return Local() if request.param == "local" else Local(batch=2, workers=1)
+    client = request.getfixturevalue("client")
+    return Dask(client) if request.param == "dask" else Dask(client, batch=3)
+
+
+@pytest.mark.parametrize("shards", [None, [1, 3, 4], [6], []])
+def test_every_shard_once_with_its_own_result(engine, blocks, shards):
+    count = len(SIZES)
+    per_shard = (np.linspace(0, 1, count, dtype=np.float32), np.arange(count, dtype=np.int32))
+    shared = {"slope": jnp.float32(2.5)}
+    done = []
+    results = list(engine.map(moments(), blocks, per_shard, shared, shards, on_done=done.append))
+    wanted = list(range(count)) if shards is None else shards
+    assert sorted(shard for shard, _ in results) == wanted
+    assert sorted(done) == wanted
+    for shard, result in results:
+        assert int(result["index"]) == shard
+        assert result["value"] == pytest.approx(expected(blocks, shard, per_shard, shared), rel=1e-5)
+
+
+def test_weights_count_every_row_once(engine, blocks):
+    """Share-weighted, the shards' weights add up to the rows' own weights: no row is lost, none counts twice."""
+    per_shard = (np.zeros(len(SIZES), np.float32), np.zeros(len(SIZES), np.int32))
+    results = dict(engine.map(moments(), blocks, per_shard, {"slope": np.float32(0)}))
+    total = sum(blocks.shares[shard] * float(result["weight"]) for shard, result in results.items())
+    rng = np.random.default_rng(0)
+    rng.normal(size=sum(SIZES))
+    assert total == pytest.approx(rng.integers(1, 4, sum(SIZES)).sum(), rel=1e-5)
+
+
+def test_an_engine_can_be_left_early(engine, blocks):
+    per_shard = (np.zeros(len(SIZES), np.float32), np.zeros(len(SIZES), np.int32))
+    results = engine.map(moments(), blocks, per_shard, {"slope": np.float32(1)})
+    shard, _ = next(results)
+    results.close()
+    assert 0 <= shard < len(SIZES)
+
+
+def test_an_error_of_the_program_reaches_the_caller(engine, blocks):
+    def program(rows, weights, shard, shared):
+        raise LookupError("no such column")
+
+    with pytest.raises(LookupError, match="no such column"):
+        list(engine.map(program, blocks, None, None))
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2.5])
+def test_a_batch_that_is_no_number_of_shards_is_refused(client, batch):
+    with pytest.raises(OptionError, match="batch of Dask must be a positive whole number"):
+        Dask(client, batch=batch)
+
+
+def test_something_that_is_no_client_is_refused():
+    pytest.importorskip("distributed")
+    with pytest.raises(OptionError, match=r"a distributed\.Client or the address of a scheduler, not int"):
+        Dask(8786)  # type: ignore[arg-type]
+
+
+def test_an_address_is_enough(client, blocks):
+    engine = Dask(client.scheduler.address, batch=4)
+    per_shard = (np.zeros(len(SIZES), np.float32), np.zeros(len(SIZES), np.int32))
+    try:
+        results = dict(engine.map(moments(), blocks, per_shard, {"slope": np.float32(0)}, [2]))
+    finally:
+        engine.client.close()
+    assert list(results) == [2]
+
+
+def test_resources_that_no_worker_has_are_refused(client, blocks):
+    with pytest.raises(OptionError, match=r"No worker has the resources \{'GPU': 1\}; there are none"):
+        list(Dask(client, resources={"GPU": 1}).map(moments(), blocks, None, None))
+
+
+def test_a_worker_compiles_a_program_once(client):
+    blocks = as_source({"x": np.ones(60, np.float32)}).split(Partition(12), seed=0)
+    engine, program = Dask(client, batch=2), moments()
+    per_shard = (np.zeros(12, np.float32), np.zeros(12, np.int32))
+    before = client.run(compiled)
+    for step in range(3):
+        list(engine.map(program, blocks, per_shard, {"slope": np.float32(step)}))
+    after = client.run(compiled)
+    assert all(after[address] - before[address] <= 1 for address in after)
+    assert sum(after.values()) > sum(before.values())
+
+
+def compiled():
+    from shardmc.engine.local import run_batch
+
+    return run_batch._cache_size()
+
+
+def test_rows_in_memory_are_sent_once_and_tasks_are_small(client, monkeypatch):
+    cloudpickle = pytest.importorskip("cloudpickle")
+    from distributed import Future
+
+    rows = {"x": np.ones(400_000, np.float32)}
+    blocks = as_source(rows).split(Partition(8), seed=0)
+    kept = blocks.keep([np.arange(3)] * 8)
+    engine, program = Dask(client, batch=2), moments()
+    per_shard = (np.zeros(8, np.float32), np.zeros(8, np.int32))
+    scattered, tasks = [], []
+    scatter, submit = client.scatter, client.submit
+
+    def watched_scatter(data, **options):
+        scattered.append(len(cloudpickle.dumps(data)))
+        return scatter(data, **options)
+
+    def watched_submit(function, *arguments, **options):
+        tasks.append(len(cloudpickle.dumps([a for a in arguments if not isinstance(a, Future)])))
+        return submit(function, *arguments, **options)
+
+    monkeypatch.setattr(client, "scatter", watched_scatter)
+    monkeypatch.setattr(client, "submit", watched_submit)
+    for these in (blocks, kept, blocks):
+        list(engine.map(program, these, per_shard, {"slope": np.float32(1)}))
+    assert len(tasks) == 12
+    assert max(tasks) < 20_000
+    assert len(scattered) == 4
+    assert sum(scattered) < 1.05 * rows["x"].nbytes
+
+
+def test_rows_leave_the_cluster_with_the_blocks(client):
+    blocks = as_source({"x": np.ones(64, np.float32)}).split(Partition(4), seed=0)
+    engine = Dask(client, batch=2)
+    per_shard = (np.zeros(4, np.float32), np.zeros(4, np.int32))
+    list(engine.map(moments(), blocks, per_shard, {"slope": np.float32(1)}))
+    assert len(engine._sent) == 1
+    del blocks
+    assert len(engine._sent) == 0
+
+
+def test_a_program_with_large_constants_travels_once_per_worker(client, monkeypatch):
+    cloudpickle = pytest.importorskip("cloudpickle")
+    from distributed import Future
+
+    table = np.arange(50_000, dtype=np.float32)
+
+    def program(rows, weights, shard, shared):
+        return jnp.sum(weights) * 0 + table[7]
+
+    blocks = as_source({"x": np.ones(64, np.float32)}).split(Partition(8), seed=0)
+    sizes, submit = [], client.submit
+
+    def watched(function, *arguments, **options):
+        sizes.append(len(cloudpickle.dumps([a for a in arguments if not isinstance(a, Future)])))
+        return submit(function, *arguments, **options)
+
+    monkeypatch.setattr(client, "submit", watched)
+    results = dict(Dask(client, batch=1).map(program, blocks, None, None))
+    assert {float(value) for value in results.values()} == {7.0}
+    assert sum(size > 100_000 for size in sizes) == 1
+
+
+def test_workers_compute_in_the_precision_of_the_caller(client):
+    from shardmc.model.precision import double_precision
+
+    def program(rows, weights, shard, shared):
+        return jnp.asarray(1.0) + shared
+
+    with double_precision():
+        blocks = as_source({"x": np.ones(16)}).split(Partition(2), seed=0)
+        results = dict(Dask(client).map(program, blocks, None, np.float64(2**-40)))
+    assert [float(results[shard]) - 1 for shard in (0, 1)] == [2**-40] * 2
+
+
+def test_xla_has_as_many_threads_as_its_worker(client):
+    Dask(client)._prepared()
+    assert set(client.run(lambda: os.environ.get("NPROC")).values()) == {"1"}

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +27,58 @@ FINDINGS = (
 def make_posterior() -> Callable[..., Posterior]:
     """A function that makes a Gaussian posterior of `dim` coordinates from `shards` shards."""
     return gaussian_posterior
+
+
+@pytest.fixture(scope="session")
+def cases() -> dict[str, Posterior]:
+    """Posteriors of every kind that a report must cope with."""
+    plain = gaussian_posterior(4, 12)
+    return {
+        "within": plain,
+        "off": gaussian_posterior(6, 30, shift=0.5, corrupted=(3, 21)),
+        "uncertified": gaussian_posterior(4, 12, certified=False),
+        "not pooled": gaussian_posterior(4, 12, pooled=False),
+        "one shard": gaussian_posterior(3, 1, 400),
+        "one coordinate": gaussian_posterior(1, 12),
+        "lost draws": gaussian_posterior(4, 12, lost=40),
+        "failed shard": _with_failure(plain, 5),
+        "bare": _bare(plain),
+    }
+
+
+def _with_failure(posterior: Posterior, shard: int) -> Posterior:
+    """The same with one shard that gave no draws."""
+    table = posterior.shards
+    changed = {}
+    for name in ("acceptance", "ess", "r_hat", "draws", "mode", "disagreement"):
+        values = np.array(getattr(table, name), float)
+        values[shard] = np.nan
+        changed[name] = values
+    keep = posterior.shard != shard
+    return replace(
+        posterior,
+        draws={name: values[keep] for name, values in posterior.draws.items()},
+        theta=posterior.theta[keep],
+        shard=posterior.shard[keep],
+        shards=replace(table, **changed),
+    )
+
+
+def _bare(posterior: Posterior) -> Posterior:
+    """Draws that somebody sampled elsewhere: nothing is known about them but the draws."""
+    shards, dim = posterior.shards.num_shards, len(posterior.names)
+    missing = np.full(shards, np.nan)
+    table = replace(
+        posterior.shards,
+        acceptance=missing,
+        ess=np.full((shards, dim), np.nan),
+        r_hat=np.full((shards, dim), np.nan),
+        sampler=("",) * shards,
+        mode=None,
+        disagreement=None,
+    )
+    draws, theta, names = posterior.draws, posterior.theta, posterior.names
+    return Posterior(draws, theta, names, posterior.shard, table, None)
 
 
 def gaussian_posterior(
@@ -130,3 +187,21 @@ def _plan(shards: int, per_shard: int, pooled: bool) -> dict[str, object]:
         "scaling": "rescaled" if pooled else "fractional",
         "kept_rows": 12,
     }
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A headless Chromium; where there is none the test is skipped, but not where CI is to have one."""
+    where = Path(__file__).with_name("chromium.py")
+    spec = importlib.util.spec_from_file_location("report_chromium", where)
+    assert spec is not None
+    assert spec.loader is not None
+    chromium = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(chromium)
+    program = chromium.find()
+    if program is None:
+        stop = pytest.fail if os.environ.get("CI") else pytest.skip
+        stop("There is no Chromium on this machine: install it, or name it in the variable CHROMIUM.")
+    opened = chromium.Chromium(program, tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()

@@ -106,13 +106,26 @@ def coordinates(posterior: Posterior, chosen: Sequence[str | int] | None, most: 
     return found
 
 
-def label(posterior: Posterior, coordinate: int) -> str:
+def label(posterior: Posterior, coordinate: int, most: int = 36) -> str:
     """The coordinate's name, and whether its values are not those of the parameter of that name."""
     name = posterior.names[coordinate]
     natural = posterior.flat().get(name)
     theta = posterior.theta[:, coordinate]
-    if natural is None or natural.shape != theta.shape:
-        return f"{name} (unconstrained)"
-    some = np.isfinite(natural) & np.isfinite(theta)
-    same = np.allclose(natural[some], theta[some], rtol=1e-5, atol=1e-8)
-    return name if same else f"{name} (unconstrained)"
+    if natural is not None and natural.shape == theta.shape:
+        some = np.isfinite(natural) & np.isfinite(theta)
+        if np.allclose(natural[some], theta[some], rtol=1e-5, atol=1e-8):
+            return shortened(name, most)
+    suffix = " (unconstrained)"
+    return shortened(name, most - len(suffix)) + suffix
+
+
+def shortened(name: str, most: int) -> str:
+    """A name that takes at most so many characters; its end stays, where indices are.
+
+    >>> shortened("a_very_long_name[12]", 12)
+    'a_very…e[12]'
+    """
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return name[: most - 1 - end] + "…" + name[-end:]

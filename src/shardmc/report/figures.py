@@ -9,13 +9,14 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from shardmc.check.agreement import LEVEL
 from shardmc.posterior import Posterior
 from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
 from shardmc.report.forest import plot_certificate, plot_forest
 from shardmc.report.marginals import plot_marginals
 from shardmc.report.pair import plot_pair
 from shardmc.report.ridges import plot_ridges
-from shardmc.report.shards import LEVEL, outlying, plot_chains, plot_shards
+from shardmc.report.shards import outlying, plot_chains, plot_shards
 from shardmc.report.style import to_svg
 
 FIRST = 12
@@ -138,7 +139,7 @@ def agreement_picture(posterior: Posterior) -> Picture | None:
     caption = (
         "How far each shard's mode is from that of all rows, against what chance makes if all rows come from one "
         f"model. {said}{without} The band holds each point of a good run with probability 0.95; the dashed line holds "
-        f"all of them with probability {1 - LEVEL:g}."
+        f"all of them with probability {1 - LEVEL:g} at least."
     )
     return picture("agreement", "Do the shards agree?", plot_shards(posterior), caption)
 

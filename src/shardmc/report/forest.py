@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from shardmc.errors import OptionError, unknown
 from shardmc.posterior import Posterior
-from shardmc.report.choice import coordinates
+from shardmc.report.choice import coordinates, shortened
 from shardmc.report.style import COLORS, SharedFigure, draw_curves, styled, tidy_axis
 
 _ROW = 0.17  # inches
@@ -125,7 +125,7 @@ def plot_certificate(posterior: Posterior, parameters: Sequence[str | int] | Non
         sd, certificate.sd_ratio[chosen], certificate.sd_ratio_se[chosen], 1.0, certificate.bounds.sd
     )
     mean.set_xlabel("sd of the posterior")
-    mean.set_title("Error of the mean", pad=4)
+    mean.set_title("Mean error", pad=4)
     sd.set_xlabel("drawn / true")
     sd.set_title("Ratio of sds", pad=4)
     name_rows(mean, names)
@@ -156,7 +156,7 @@ def _draw_errors(axes: Axes, value: np.ndarray, se: np.ndarray, target: float, b
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """One row per name, the first on top, long names cut."""
-    short = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in names]
+    short = [shortened(name, _LONGEST) for name in names]
     axes.set_yticks(np.arange(len(names)), short, color=COLORS["ink"])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)

@@ -8,20 +8,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 from scipy import stats
 
+from shardmc.check.agreement import LEVEL
 from shardmc.errors import OptionError
 from shardmc.posterior import Posterior
 from shardmc.report.style import COLORS, SharedFigure, TickLabels, styled, tidy_axis
 
-LEVEL = 0.01
-"""Chance that any of the shards of a good run is named."""
 _MOST_NAMED = 6
-_GOOD_R_HAT = 1.01
+_GOOD_R_HAT = 1.1  # of one shard, whose chains are short
 
 
 def outlying(posterior: Posterior, level: float = LEVEL) -> np.ndarray:
     """Shards whose disagreement Q is beyond the family-wise level, the gravest first.
 
-    Q_i > chi^2_d quantile at (1 - level)^(1/K)
+    P(chi^2_d > Q_i) < level / K
     """
     q = posterior.shards.disagreement
     if q is None:
@@ -33,7 +32,7 @@ def outlying(posterior: Posterior, level: float = LEVEL) -> np.ndarray:
 def threshold(posterior: Posterior, level: float = LEVEL) -> float:
     """The Q that no shard of a good run exceeds, save with chance `level`."""
     count = int(np.isfinite(posterior.shards.disagreement).sum())  # type: ignore[arg-type]
-    return float(stats.chi2.isf(-np.expm1(np.log1p(-level) / max(count, 1)), len(posterior.names)))
+    return float(stats.chi2.isf(level / max(count, 1), len(posterior.names)))
 
 
 @styled
@@ -62,7 +61,8 @@ def plot_shards(posterior: Posterior, *, level: float = LEVEL) -> Figure:
     limit = threshold(posterior, level)
 
     figure = SharedFigure((4.0, 3.1))
-    axes = figure.add_axes((0.13, 0.14, 0.83, 0.82))
+    axes = figure.add_axes((0.17, 0.15, 0.79, 0.82))
+    axes.yaxis.set_label_coords(-0.15, 0.5)
     logarithmic = values[-1] > 4 * limit
     if logarithmic:
         _logarithmic(axes, values[values > 0][0], values[-1])
@@ -87,7 +87,7 @@ def plot_shards(posterior: Posterior, *, level: float = LEVEL) -> Figure:
         fontsize=7,
     )
     axes.set_xlabel(f"expected: quantile of χ² with {dim} degree{'s' if dim > 1 else ''} of freedom")
-    axes.set_ylabel("disagreement Q of the shard")
+    axes.set_ylabel("disagreement Q")
     return figure
 
 

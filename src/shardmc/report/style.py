@@ -103,15 +103,19 @@ class TickLabels(Formatter):
     """Tick labels with as many decimals as the ticks need: 0.05, 1,200, 3·10⁻⁷."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
-        step = np.min(np.abs(np.diff(self.locs))) if len(self.locs) > 1 else abs(x)
-        largest = max((abs(float(v)) for v in self.locs), default=abs(x))
-        if x == 0 or largest == 0:
-            return "0"
-        if largest < 1e-3 or largest >= 1e6:
+        return self.format_ticks([x])[0]
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:  # type: ignore[override]
+        """Labels of all ticks of an axis, of one kind."""
+        ticks = np.asarray(values, float)
+        largest = float(np.abs(ticks).max(initial=0.0))
+        step = float(np.diff(np.sort(ticks)).min()) if len(ticks) > 1 else largest
+        power = 0
+        if largest > 0 and not 1e-3 <= largest < 1e6:
             power = math.floor(math.log10(largest))
-            digits = _decimals(step / 10.0**power)
-            return f"{x / 10.0**power:.{digits}f}·10{str(power).translate(_DIGITS)}".replace("-", "−")
-        return f"{x:,.{_decimals(step)}f}".replace("-", "−")
+        places = _decimals(step / 10.0**power)
+        ending = f"·10{str(power).translate(_DIGITS)}" if power else ""
+        return ["0" if x == 0 else f"{x / 10.0**power:,.{places}f}".replace("-", "−") + ending for x in ticks]
 
 
 def _decimals(step: float) -> int:

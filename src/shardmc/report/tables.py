@@ -117,7 +117,7 @@ def shard_table(posterior: Posterior, most: int = 8) -> Table:
         (
             f"shard {i}",
             count(float(shards.size[i])),
-            shards.sampler[i],
+            shards.sampler[i] or DASH,
             fixed(float(shards.acceptance[i]), 2),
             count(float(shards.divergences[i])),
             count(float(ess[i])),

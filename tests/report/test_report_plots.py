@@ -1,0 +1,174 @@
+"""Figures: each has what it promises, leaves no global state, and refuses what it cannot draw with one sentence."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from scipy import stats
+
+from shardmc.errors import OptionError
+from shardmc.report import plots
+from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
+from shardmc.report.density import density_curve
+from shardmc.report.shards import outlying, threshold
+from shardmc.report.style import COLORS, DARK, TickLabels, to_svg
+
+MODULES = ("choice", "numbers", "density", "tables")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_in_docstrings(module):
+    result = doctest.testmod(importlib.import_module(f"shardmc.report.{module}"))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", plots.__all__)
+def test_figures_for_notebooks(name, cases):
+    before = dict(matplotlib.rcParams)
+    figure = getattr(plots, name)(cases["within"])
+    assert isinstance(figure, Figure)
+    assert figure._repr_svg_().lstrip().startswith("<?xml")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_figures_do_not_import_pyplot(cases):
+    import subprocess
+    import sys
+
+    code = "import sys, shardmc.report; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_svg_is_well_formed_and_takes_the_pages_colors(cases):
+    drawn = to_svg(plots.plot_shards(cases["off"]), "Shards < & >", "one")
+    root = ElementTree.fromstring(drawn)
+    assert root.attrib["aria-label"] == "Shards < & >"
+    assert "var(--combined)" in drawn
+    assert "var(--alarm)" in drawn
+    assert not any(color in drawn for color in COLORS.values())
+    assert "font-family" not in drawn
+
+
+@pytest.mark.parametrize(("palette", "page"), [(COLORS, "#ffffff"), (DARK, "#14181d")])
+def test_colors_stand_out_from_the_page(palette, page):
+    for meaning, color in palette.items():
+        if meaning == "rule":
+            continue
+        least = 4.5 if meaning in ("ink", "muted", "good", "alarm") else 2.7
+        assert _contrast(color, page) >= least, meaning
+
+
+def _contrast(one: str, other: str) -> float:
+    """Contrast ratio of the Web Content Accessibility Guidelines."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: str) -> float:
+    parts = np.array([int(color[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_density_curve_of_normal_draws():
+    values = np.random.default_rng(1).normal(2.0, 0.01, size=100_000)
+    x, y = density_curve(values, 200)
+    # Bias of the kernel (h^2/2 p'') is 1.2 % of the peak here, the noise 0.5 %: five of these are 4 %.
+    exact = stats.norm(2.0, 0.01).pdf(x)
+    assert np.abs(y - exact).max() < 0.04 * exact.max()
+    assert np.trapezoid(y, x) == pytest.approx(1, abs=0.01)
+    # Negative control: the same bound rejects draws that are 5 % too wide.
+    wide = density_curve(2.0 + 1.05 * (values - 2.0), 200)
+    assert np.abs(wide[1] - stats.norm(2.0, 0.01).pdf(wide[0])).max() > 0.04 * exact.max()
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.0, 1.0], [np.nan, 2.0], [1e300, 1e300]])
+def test_density_of_almost_nothing_is_empty(values):
+    x, y = density_curve(np.array(values, float))
+    assert len(x) == len(y) == 0
+
+
+def test_density_with_heavy_tails_keeps_its_peak():
+    values = np.random.default_rng(2).standard_cauchy(size=20_000)
+    x, y = density_curve(values[np.abs(values) < 1e4], 20_001)
+    assert np.interp(0.0, x, y) == pytest.approx(1 / np.pi, rel=0.15)
+
+
+def test_worst_parameters_come_first(cases):
+    off = cases["off"]
+    assert off.names[worst_first(off)[0]] == "beta[0]"
+    assert 0 in worst_pair(off)
+    assert worst_first(cases["uncertified"]) == [0, 1, 2, 3]
+    assert worst_pair(cases["one coordinate"]) is None
+
+
+def test_pair_without_certificate_is_the_most_correlated(cases):
+    posterior = cases["uncertified"]
+    theta = posterior.theta.copy()
+    theta[:, 3] = -2 * theta[:, 1] + 1e-6 * theta[:, 3]
+    assert worst_pair(replace(posterior, theta=theta)) == (1, 3)
+
+
+def test_outlying_shards_are_drawn_and_named(cases):
+    off = cases["off"]
+    assert set(outlying(off)) == {3, 21}
+    assert {3, 21} <= set(shards_to_draw(off, 9))
+    assert len(shards_to_draw(off, 9)) == 9
+    words = {text.get_text() for axes in plots.plot_shards(off).axes for text in axes.texts}
+    assert {"shard 3", "shard 21"} <= words
+    assert len(outlying(cases["within"])) == 0
+
+
+def test_threshold_is_family_wise(cases):
+    # Any of 12 chi^2_4 variables is above the limit with probability 0.01 at most, and not much less.
+    assert 0.0099 < 1 - stats.chi2.cdf(threshold(cases["within"], 0.01), 4) ** 12 <= 0.01
+
+
+def test_failed_shards_are_not_drawn(cases):
+    assert 5 not in shards_to_draw(cases["failed shard"], 50)
+    assert len(shards_to_draw(cases["failed shard"], 50)) == 11
+
+
+def test_unknown_parameters_are_named(cases):
+    posterior = cases["within"]
+    with pytest.raises(OptionError, match="Did you mean 'sigma'"):
+        plots.plot_marginals(posterior, ["sigmaa"])
+    with pytest.raises(OptionError, match="no coordinate 9"):
+        plots.plot_marginals(posterior, [9])
+    with pytest.raises(OptionError, match="Unknown parameter 'gamma'"):
+        plots.plot_forest(posterior, ["gamma"])
+    with pytest.raises(OptionError, match="between 0 and 1"):
+        plots.plot_forest(posterior, interval=95)
+
+
+def test_what_is_missing_is_said(cases):
+    with pytest.raises(OptionError, match="no certificate"):
+        plots.plot_certificate(cases["uncertified"])
+    with pytest.raises(OptionError, match="no shard agreement"):
+        plots.plot_shards(cases["bare"])
+    with pytest.raises(OptionError, match="two coordinates"):
+        plots.plot_pair(cases["one coordinate"])
+
+
+@pytest.mark.parametrize(
+    ("ticks", "labels"),
+    [
+        ([0.0, 0.05, 0.1], ["0", "0.05", "0.10"]),
+        ([-0.025, 0.0, 0.025], ["−0.025", "0", "0.025"]),
+        ([1000.0, 2000.0], ["1,000", "2,000"]),
+        ([1e-7, 3e-7], ["1·10⁻⁷", "3·10⁻⁷"]),
+        ([2e9, 4e9], ["2·10⁹", "4·10⁹"]),
+        ([0.25], ["0.25"]),
+        ([], []),
+    ],
+)
+def test_tick_labels(ticks, labels):
+    assert TickLabels().format_ticks(ticks) == labels

@@ -136,14 +136,15 @@ def certify(
     names
         One name per parameter.
     ess
-        Effective number of all draws, one number or one per parameter; their number where it is not known.
+        Effective number of all draws, one number or one per parameter, where it is known to be below their number.
     bounds
         What counts as within; by default 0.1 sd and 10 %.
     rng
         For the folds of the regression and the signs of the bootstrap.
     shard
-        The shard each draw came from, (draw,): both halves, of which one finds the worst direction and the other tests
-        it, then hold draws of every shard.
+        The shard each draw came from, (draw,), with the draws of a shard in the order of its chain: it tells the
+        effective number of draws, and deals draws of every shard to both halves, of which one finds the worst
+        direction and the other tests it.
 
     Examples
     --------

@@ -16,8 +16,11 @@ class Combination:
     """A linear combination of parameters, and how wrong the draws are along it."""
 
     value: float
+    """Its error without the bias of having been picked as the worst."""
     se: float
     p_value: float
+    largest: float
+    """The error with that bias: over all draws, no combination shows a larger one."""
     loadings: tuple[tuple[str, float], ...]
     """The heaviest parameters, and their weights per standard deviation; squares of the weights of all sum to 1."""
 
@@ -25,7 +28,7 @@ class Combination:
     def words(self) -> str:
         """The parameters it is made of, the heaviest first.
 
-        >>> Combination(0.4, 0.1, 0.001, (("a", 0.8), ("b", -0.6))).words
+        >>> Combination(0.4, 0.1, 0.001, 0.5, (("a", 0.8), ("b", -0.6))).words
         'a - 0.7 b'
         """
         lead = self.loadings[0][1]
@@ -40,7 +43,7 @@ class Combination:
     def from_dict(stored: Mapping[str, Any]) -> Combination:
         """The combination that `dataclasses.asdict` wrote."""
         loadings = tuple((str(name), float(weight)) for name, weight in stored["loadings"])
-        return Combination(stored["value"], stored["se"], stored["p_value"], loadings)
+        return Combination(stored["value"], stored["se"], stored["p_value"], stored["largest"], loadings)
 
 
 def worst_combinations(
@@ -83,17 +86,29 @@ def worst_combinations(
     p_shift = Estimate(value, se, df).p_value(0.0)[0]
     p_width = Estimate(value, se, df).p_value(1.0)[1:]
 
-    square = float(np.sum(sample.mean_error**2) - np.trace(sample.mean_covariance))
-    size = np.sqrt(max(square, 0.0))
-    ratio = np.sqrt(np.maximum(value[1:], 1e-12))
+    error = sample.mean_error
+    square = float(error @ error - np.trace(sample.mean_covariance))
+    sizes = np.array([np.sqrt(max(square, 0.0)), *np.sqrt(np.maximum(value[1:], 1e-6))])
+    ses = se / np.array([1, 2 * sizes[1], 2 * sizes[2]])
+    extremes = np.linalg.eigvalsh(sample.covariance_ratio)[[-1, 0]]
+    largest = [np.linalg.norm(error), *np.sqrt(np.maximum(extremes, 0))]
     # The two halves agree on a direction only up to its sign.
-    axes = [a + b * (1 if a @ b >= 0 else -1) for a, b in zip(*found, strict=True)]
-    load = [_loadings(v @ weights, names) for v in (sample.mean_error, axes[1], axes[2])]
-    return (
-        Combination(float(size), float(se[0]), float(p_shift), load[0]),
-        Combination(float(ratio[0]), float(se[1] / (2 * ratio[0])), float(p_width[0]), load[1]),
-        Combination(float(ratio[1]), float(se[2] / (2 * ratio[1])), float(p_width[1]), load[2]),
+    axes = [
+        error,
+        *(a + b * (1 if a @ b >= 0 else -1) for a, b in zip(found[0][1:], found[1][1:], strict=True)),
+    ]
+    p_values = [p_shift, *p_width]
+    shifted, widest, narrowest = (
+        Combination(
+            float(sizes[k]),
+            float(ses[k]),
+            float(p_values[k]),
+            float(largest[k]),
+            _loadings(axes[k] @ weights, names),
+        )
+        for k in range(3)
     )
+    return shifted, widest, narrowest
 
 
 def _loadings(weights: np.ndarray, names: Sequence[str], most: int = 3) -> tuple[tuple[str, float], ...]:

@@ -10,9 +10,11 @@ import numpy as np
 from shardmc.check.combination import Combination, worst_combinations
 from shardmc.check.correction import Correction, correct
 from shardmc.check.discrepancy import SteinTest, stein_test
+from shardmc.check.mixing import effective_size
 from shardmc.check.moments import SteinSample
 from shardmc.types import Mode
 
+_FEWEST_DRAWS = 8
 _MOST_POINTS = 1000  # of the Stein test, whose cost is quadratic
 
 
@@ -68,7 +70,7 @@ def measure(
     basis = mode.frame.basis
     z = np.linalg.solve(basis, (values - mode.theta).T).T
     whitened = scores @ basis
-    sizes = np.minimum(ess, len(values)) * np.ones(len(names))
+    sizes = np.minimum(ess, effective_number(values, shard))
     sample = SteinSample.of(z, chosen, whitened, 1 / float(np.mean(1 / sizes)), rng)
 
     scale = np.linalg.norm(basis, axis=1)
@@ -101,6 +103,24 @@ def measure(
         num_gradients=len(chosen),
         num_lost=lost,
     )
+
+
+def effective_number(values: np.ndarray, shard: np.ndarray | None) -> np.ndarray:
+    """Effective number of draws, (dim,), at most their number; the draws of each shard, in their order, are a chain.
+
+    Chains of few draws hide their own autocorrelation, but not that their means differ.
+    """
+    count = np.full(values.shape[1], float(len(values)))
+    if shard is None:
+        return count
+    order = np.argsort(shard, kind="stable")
+    _, starts, sizes = np.unique(np.asarray(shard)[order], return_index=True, return_counts=True)
+    shortest = int(sizes.min())
+    if shortest < _FEWEST_DRAWS:
+        return count
+    chains = values[order][starts[:, None] + np.arange(shortest)]  # (shard, draw, dim)
+    worth = effective_size(np.moveaxis(chains, -1, 0)) / chains[..., 0].size
+    return count * np.minimum(worth, 1)
 
 
 def split(count: int, shard: np.ndarray | None, block: int = 10) -> np.ndarray:

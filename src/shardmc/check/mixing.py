@@ -7,7 +7,6 @@ longer than the sampling where a thousand shards have a hundred draws of fifty p
 from __future__ import annotations
 
 import numpy as np
-from arviz_stats.base.array import array_stats
 from scipy import special, stats
 
 
@@ -19,10 +18,13 @@ def effective_size(series: np.ndarray) -> np.ndarray:
 
     Examples
     --------
+    >>> from arviz_stats.base.array import array_stats
     >>> series = np.random.default_rng(0).normal(size=(3, 2, 500))
     >>> bool(np.allclose(effective_size(series), array_stats.ess(series, method="mean")))
     True
     """
+    from arviz_stats.base.array import array_stats  # a second to import
+
     halves = split_chains(series)
     chains, draws = halves.shape[-2:]
     covariance = array_stats.autocov(halves, axis=-1).mean(axis=-2)  # (..., lag)
@@ -59,6 +61,7 @@ def split_r_hat(series: np.ndarray) -> np.ndarray:
 
     Examples
     --------
+    >>> from arviz_stats.base.array import array_stats
     >>> series = np.random.default_rng(0).normal(size=(3, 2, 500))
     >>> bool(np.allclose(split_r_hat(series), array_stats.rhat(series)))
     True

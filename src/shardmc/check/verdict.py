@@ -147,12 +147,18 @@ def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray) -> tuple[str, 
         )
     if not clear.all():
         return _imprecise(measured, bounds, clear)
-    for extreme, null in ((measured.shifted, 0.0), (measured.widest, 1.0), (measured.narrowest, 1.0)):
-        if abs(extreme.value - null) + 2 * extreme.se > bounds.combination:
-            return (
-                f"the error of {extreme.words} may reach {abs(extreme.value - null) + 2 * extreme.se:.2g}",
-                _more(measured, bounds),
-            )
+    return _loose(measured, bounds)
+
+
+def _loose(measured: Measured, bounds: Bounds) -> tuple[str, str] | None:
+    """Name a linear combination whose error may be beyond its bound, though every parameter is within its own."""
+    reach = measured.shifted.value + 2 * measured.shifted.se
+    if reach > bounds.combination:
+        return f"the mean of {measured.shifted.words} may be {reach:.2g} sd off", _more(measured, bounds)
+    for extreme in (measured.widest, measured.narrowest):
+        reach = max(abs(extreme.value - 1) + 2 * extreme.se, abs(extreme.largest - 1))
+        if reach > bounds.combination:
+            return f"the sd of {extreme.words} may be {100 * reach:.0f} % off", _more(measured, bounds)
     return None
 
 

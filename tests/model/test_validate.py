@@ -70,7 +70,7 @@ BAD_LIKELIHOODS = {
     "lagged": (lambda p, r: normal(p, r)[1:], r"returns shape \(11,\) for 12 rows"),
     "parameters": (lambda p, r: p["beta"] * 1.0, r"returns shape \(3,\) for 12 rows"),
     "dict": (lambda p, r: {"a": normal(p, r)}, "returns dict; it must return one array"),
-    "integer": (lambda p, r: jnp.arange(len(r["y"])) + 0 * jnp.int32(p["beta"][0]), "numbers of type int32"),
+    "integer": (lambda p, r: jnp.arange(len(r["y"])) + 0 * jnp.int32(p["beta"][0]), "numbers of type int"),
     "column name": (lambda p, r: r["incme"] * p["beta"][0], "reads column 'incme', .* There are: income, "),
     "parameter name": (lambda p, r: r["y"] * p["bata"], "reads parameter 'bata', .* There are: beta"),
     "raises": (lambda p, r: r["y"].nonsense, "log_likelihood raised AttributeError"),

@@ -21,7 +21,13 @@ from shardmc.glm.families import (
     family_from_dict,
     named_family,
 )
-from shardmc.glm.families.special import log_gamma_half_step, stirling_remainder
+from shardmc.glm.families.special import (
+    log_gamma_half_step,
+    softplus,
+    stirling_remainder,
+    stirling_remainder_by_steps,
+    stirling_slope_by_steps,
+)
 
 CUTPOINTS = np.array([-1.0, 0.3, 2.0])
 COUNTS = np.array([0, 1, 2, 7, 40, 300, 5_000, 200_000.0])
@@ -231,13 +237,44 @@ def test_gradients_and_curvatures_are_finite(case):
 
 def test_special_functions_are_scipys():
     z = np.concatenate([np.geomspace(1e-3, 1e6, 200), [3.999, 4.0, 4.001]]).astype(np.float32).astype(float)
+    at = jnp.asarray(z, jnp.float32)
     exact = special.gammaln(z) - (z - 0.5) * np.log(z) + z - 0.5 * np.log(2 * np.pi)
-    # At large z the reference itself cancels: the first term of the series is exact there.
-    exact = np.where(z > 1e3, 1 / (12 * z), exact)
-    np.testing.assert_allclose(stirling_remainder(jnp.asarray(z, jnp.float32)), exact, rtol=2e-6, atol=3e-7)
+    slope = special.digamma(z) - np.log(z) + 0.5 / z
     half = special.gammaln(z + 0.5) - special.gammaln(z) - 0.5 * np.log(z)
-    half = np.where(z > 1e3, -1 / (8 * z), half)
-    np.testing.assert_allclose(log_gamma_half_step(jnp.asarray(z, jnp.float32)), half, rtol=2e-6, atol=4e-7)
+    # At large z the references themselves cancel: the first term of the series is exact there.
+    large = z > 1e3
+    exact = np.where(large, 1 / (12 * z), exact)
+    slope = np.where(large, -1 / (12 * z**2), slope)
+    half = np.where(large, -1 / (8 * z), half)
+    np.testing.assert_allclose(stirling_remainder(at), exact, rtol=1e-6, atol=4e-7)
+    np.testing.assert_allclose(stirling_remainder_by_steps(at), exact, rtol=1e-6, atol=6e-7)
+    np.testing.assert_allclose(stirling_slope_by_steps(at), slope, rtol=1e-5, atol=4e-7)
+    np.testing.assert_allclose(log_gamma_half_step(at), half, rtol=1e-6, atol=3e-7)
+    x = np.linspace(-60, 60, 201).astype(np.float32)
+    np.testing.assert_allclose(softplus(jnp.asarray(x)), np.logaddexp(0, x.astype(float)), rtol=4e-7)
+
+
+def test_negative_binomial_slopes_are_those_of_its_values():
+    """The derivatives are written out by hand: they are compared with those of the reference in float64."""
+    y, shape = COUNTS[:6], 1.3
+    eta = np.log(y + 0.5) + 0.2
+    step = 1e-5
+
+    def slope(function, at):
+        return (function(at + step) - function(at - step)) / (2 * step)
+
+    def ours(e, a):
+        return NegativeBinomial().log_likelihood(e, jnp.asarray(y, jnp.float32), {"shape": a}, None)
+
+    at = jnp.asarray(eta, jnp.float32), jnp.float32(shape)
+    by_eta = jax.jvp(lambda e: ours(e, at[1]), at[:1], (jnp.ones(6),))[1]
+    by_shape = jax.jvp(lambda a: ours(at[0], a), at[1:], (jnp.float32(1),))[1]
+    np.testing.assert_allclose(
+        by_eta, slope(lambda e: negative_binomial(y, e, shape), eta), rtol=2e-5, atol=2e-5
+    )
+    np.testing.assert_allclose(
+        by_shape, slope(lambda a: negative_binomial(y, eta, a), shape), rtol=2e-5, atol=2e-5
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -14,6 +14,7 @@ from scipy import special
 from shardmc.errors import DataError, unknown
 from shardmc.glm.families.base import Auxiliary, Family
 from shardmc.glm.families.response import Seen
+from shardmc.glm.families.special import softplus
 from shardmc.glm.prior import Prior, rounded
 
 Link = Literal["logit", "probit"]
@@ -43,7 +44,7 @@ def _binomial_logit(eta: jax.Array, successes: jax.Array, trials: jax.Array) -> 
 class Bernoulli(Family):
     """y is 1 with probability p, logit or probit of p is eta.
 
-    Logit: y eta - log(1 + e^eta). Probit: log Phi((2 y - 1) eta).
+    Logit: y eta - log(1 + e^eta) = -log(1 + e^((1 - 2 y) eta)). Probit: log Phi((2 y - 1) eta).
     """
 
     name = "bernoulli"
@@ -57,7 +58,7 @@ class Bernoulli(Family):
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
         if self.link == "logit":
-            return response * eta - jax.nn.softplus(eta)
+            return -softplus((1 - 2 * response) * eta)  # y eta - log(1 + e^eta) without cancellation
         return log_ndtr((2 * response - 1) * eta)
 
     def refuse(self, seen: Seen) -> None:

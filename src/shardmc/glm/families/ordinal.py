@@ -14,6 +14,7 @@ from scipy import special
 from shardmc.errors import DataError
 from shardmc.glm.families.base import Auxiliary, Family
 from shardmc.glm.families.response import Seen
+from shardmc.glm.families.special import softplus
 from shardmc.glm.prior import Prior
 
 _BEYOND = 1e4  # a cutpoint so far out that nothing lies beyond it, though finite so that gradients are
@@ -48,10 +49,14 @@ class Ordinal(Family):
     ) -> jax.Array:
         cutpoints = auxiliary["cutpoint"]
         padding = jnp.full((1,), _BEYOND, cutpoints.dtype)
-        all_points = jnp.concatenate([-padding, cutpoints, padding])
-        widths = jnp.log1p(-jnp.exp(all_points[:-1] - all_points[1:]))
-        above, below = all_points[response + 1] - eta, all_points[response] - eta
-        return widths[response] - jax.nn.softplus(-above) - jax.nn.softplus(below)
+        points = jnp.concatenate([-padding, cutpoints, padding])
+        widths = jnp.log1p(-jnp.exp(points[:-1] - points[1:]))
+        # A product with the level's indicator takes entries faster than indexing does when there are many draws.
+        indicator = jax.nn.one_hot(response, len(self.levels), dtype=eta.dtype)
+        above, below, width = (
+            jnp.matmul(indicator, v, precision="highest") for v in (points[1:], points[:-1], widths)
+        )
+        return width - softplus(eta - above) - softplus(below - eta)
 
     def refuse(self, seen: Seen) -> None:
         if len(self.levels) < 3:

@@ -5,7 +5,22 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+_LINEAR_FROM = 20.0
 _SERIES_FROM = 4.0  # from here on the asymptotic series is exact to about 1e-8
+
+
+def softplus(x: jax.Array) -> jax.Array:
+    """log(1 + e^x), without the branches that keep the general one from being vectorised.
+
+    Beyond 20 it is x, to all digits of float32.
+
+    Examples
+    --------
+    >>> softplus(jnp.array([-100.0, 0.0, 100.0])).round(4).tolist()
+    [0.0, 0.6930999755859375, 100.0]
+    """
+    capped = jnp.minimum(x, _LINEAR_FROM)
+    return jnp.log1p(jnp.exp(capped)) + (x - capped)
 
 
 def stirling_remainder(z: jax.Array) -> jax.Array:
@@ -19,10 +34,29 @@ def stirling_remainder(z: jax.Array) -> jax.Array:
     >>> round(float(stirling_remainder(jnp.array(1.0))), 6)  # 1 - log(2 pi) / 2
     0.081061
     """
-    small = jnp.minimum(z, _SERIES_FROM)
-    steps = sum((small + k + 0.5) * jnp.log1p(1 / (small + k)) - 1 for k in range(3))
-    large = jnp.maximum(z, _SERIES_FROM)
-    return jnp.where(z > _SERIES_FROM, _series(large), steps + _series(small + 3))
+    small, large = jnp.minimum(z, _SERIES_FROM), jnp.maximum(z, _SERIES_FROM)
+    return jnp.where(z > _SERIES_FROM, _series(large), stirling_remainder_by_steps(small))
+
+
+def stirling_remainder_by_steps(z: jax.Array) -> jax.Array:
+    """S(z) by three steps of the recursion of Gamma and the series at z + 3, exact to about 3e-7.
+
+    Without a choice between formulas, so that a CPU's vector instructions do it for many rows at once.
+
+    Examples
+    --------
+    >>> round(float(stirling_remainder_by_steps(jnp.array(0.5))), 6)  # (1 - log 2) / 2
+    0.153426
+    """
+    steps = (z + 0.5) * jnp.log1p(3 / z) - 3 + jnp.log((z + 3) * (z + 3) / ((z + 1) * (z + 2)))
+    return steps + _series(z + 3)
+
+
+def stirling_slope_by_steps(z: jax.Array) -> jax.Array:
+    """The derivative of S: digamma(z) - log z + 1 / (2 z)."""
+    steps = jnp.log1p(3 / z) - 3 * (z + 0.5) / (z * (z + 3)) + 2 / (z + 3) - 1 / (z + 1) - 1 / (z + 2)
+    square = 1 / ((z + 3) * (z + 3))
+    return steps - square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
 
 
 def _series(z: jax.Array) -> jax.Array:

@@ -14,6 +14,7 @@ import pytest
 
 from shardmc.check.certificate import certify, choose
 from shardmc.posterior import Posterior, ShardTable
+from shardmc.report import write_report
 from shardmc.types import Finding, Mode
 
 FINDINGS = (
@@ -44,6 +45,13 @@ def cases() -> dict[str, Posterior]:
         "failed shard": _with_failure(plain, 5),
         "bare": _bare(plain),
     }
+
+
+@pytest.fixture(scope="session")
+def rendered(cases: dict[str, Posterior], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The page of each of them."""
+    folder = tmp_path_factory.mktemp("pages")
+    return {name: write_report(posterior, folder / f"{name}.html") for name, posterior in cases.items()}
 
 
 def _with_failure(posterior: Posterior, shard: int) -> Posterior:

@@ -55,11 +55,12 @@ OVERLAPPING_TEXT = """
 
 
 @pytest.fixture(scope="module")
-def pages(cases, make_posterior, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pages")
+def pages(rendered, make_posterior, tmp_path_factory):
     long_names = [f"a_parameter_with_a_very_long_name_{k}<b>" for k in range(16)]
-    posteriors = {**cases, "long names": make_posterior(16, 8, names=long_names)}
-    return {name: write_report(p, folder / f"{name}.html") for name, p in posteriors.items()}
+    page = write_report(
+        make_posterior(16, 8, names=long_names), tmp_path_factory.mktemp("long") / "page.html"
+    )
+    return {**rendered, "long names": page}
 
 
 @pytest.mark.parametrize(

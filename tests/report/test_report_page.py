@@ -80,8 +80,8 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def pages(cases) -> dict[str, str]:
-    return {name: render(posterior) for name, posterior in cases.items()}
+def pages(rendered) -> dict[str, str]:
+    return {name: path.read_text(encoding="utf-8") for name, path in rendered.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from shardmc.check.agreement import LEVEL
 from shardmc.posterior import Posterior
 from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
-from shardmc.report.forest import plot_certificate, plot_forest
+from shardmc.report.forest import hides_intervals, plot_certificate, plot_forest
 from shardmc.report.marginals import plot_marginals
 from shardmc.report.pair import plot_pair
 from shardmc.report.ridges import plot_ridges
@@ -63,10 +63,14 @@ def forest_pictures(posterior: Posterior, order: Sequence[str]) -> list[Picture]
     """Forest plots of all parameters in that order, so many rows each."""
     chunks = [order[start : start + _FOREST] for start in range(0, len(order), _FOREST)]
     caption = "Mean (dot), half of the draws (thick) and 95 % of them (thin), on the natural scale."
-    return [
-        picture(f"forest-{k}", _span("Estimates", k, len(chunks)), plot_forest(posterior, chunk), caption)
-        for k, chunk in enumerate(chunks)
-    ]
+    found = []
+    for k, chunk in enumerate(chunks):
+        figure = plot_forest(posterior, chunk)
+        hidden = (
+            " Intervals that cannot be seen are narrower than their dot." if hides_intervals(figure) else ""
+        )
+        found.append(picture(f"forest-{k}", _span("Estimates", k, len(chunks)), figure, caption + hidden))
+    return found
 
 
 def _span(title: str, part: int, parts: int) -> str:
@@ -119,7 +123,7 @@ def pair_picture(posterior: Posterior) -> Picture | None:
         else "the most correlated pair"
     )
     mode = " The cross is the mode of all rows." if posterior.mode is not None else ""
-    caption = f"{names}: {why}. Draws, and regions that hold 50 % and 95 % of them.{mode}"
+    caption = f"{names}, {why}: draws, and regions that hold 50 % and 95 % of them.{mode}"
     return picture("pair", f"Joint density of {names}", plot_pair(posterior, pair), caption)
 
 

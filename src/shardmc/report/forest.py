@@ -15,6 +15,7 @@ from shardmc.report.style import COLORS, SharedFigure, draw_curves, styled, tidy
 
 _ROW = 0.17  # inches
 _WIDTH = 4.0
+_DOT = 2.6  # points
 _LONGEST = 22  # characters of a name
 _LIKE = 100.0  # parameters whose reach differs by less share an axis
 _MOST_PANELS = 5
@@ -85,12 +86,22 @@ def _draw_forest(axes: Axes, names: Sequence[str], table: np.ndarray) -> None:
     inner = [(table[k, [1, 2]], np.array([k, k], float)) for k in range(len(names))]
     draw_curves(axes, lines, color=COLORS["combined"], linewidth=0.9)
     draw_curves(axes, inner, color=COLORS["combined"], linewidth=3.0)
-    axes.plot(table[:, 4], rows, "o", markersize=2.6, color=COLORS["ink"], markeredgewidth=0)
+    axes.plot(table[:, 4], rows, "o", markersize=_DOT, color=COLORS["ink"], markeredgewidth=0)
     low, high = axes.get_xlim()
     if low < 0 < high:
         axes.axvline(0, color=COLORS["rule"], linewidth=0.8, zorder=0)
     name_rows(axes, names)
     tidy_axis(axes, ticks=5)
+
+
+def hides_intervals(figure: Figure) -> bool:
+    """Whether a forest plot has intervals that are narrower than its dots."""
+    for axes in figure.axes:
+        ends = np.asarray(axes.lines[0].get_xdata(), float).reshape(-1, 3)[:, :2]
+        width = 72 * axes.get_position().width * figure.get_figwidth() / np.ptp(axes.get_xlim())
+        if (np.ptp(ends, axis=1) * width < _DOT).any():
+            return True
+    return False
 
 
 @styled

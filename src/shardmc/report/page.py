@@ -103,7 +103,7 @@ def render(posterior: Posterior) -> str:
             shards=tables.shard_table(posterior),
             stages=tables.stages(posterior),
             total_time=duration(sum(posterior.seconds.values())),
-            total_passes=trimmed(sum(posterior.passes.values())),
+            total_passes=trimmed(sum(posterior.passes.values()), 3),
             plan=tables.pairs(posterior.plan),
             versions=tables.pairs(posterior.versions),
             call=tables.call(posterior.plan),
@@ -176,7 +176,7 @@ def _facts(posterior: Posterior, frame: pd.DataFrame) -> list[tuple[str, str]]:
         worst = _extreme(np.abs(certificate.mean_error), np.fmax)
         far = certificate.sd_ratio[np.argmax(np.nan_to_num(np.abs(np.log(certificate.sd_ratio))))]
         facts += [
-            ("worst mean error", f"{fixed(worst, 2)} sd"),
+            ("max mean error", f"{fixed(worst, 2)} sd"),
             ("worst sd ratio", fixed(float(far), 2)),
             ("shape test, p", probability(certificate.stein.p_value)),
         ]

@@ -90,8 +90,8 @@ def _draw_regions(axes: Axes, points: np.ndarray, limits: np.ndarray) -> None:
     counts, x, y = np.histogram2d(points[:, 0], points[:, 1], bins=_CELLS, range=limits.tolist())
     smooth = counts
     for axis, edges in enumerate((x, y)):
-        # Silverman's bandwidth in two dimensions falls off as n^(-1/6), not n^(-1/5).
-        width = bandwidth(points[:, axis]) * len(points) ** (1 / 5 - 1 / 6) / (edges[1] - edges[0])
+        # Silverman's bandwidth in two dimensions is sd n^(-1/6), not 0.9 sd n^(-1/5).
+        width = bandwidth(points[:, axis]) / 0.9 * len(points) ** (1 / 5 - 1 / 6) / (edges[1] - edges[0])
         offset = np.arange(_CELLS)[:, None] - np.arange(_CELLS)[None, :]
         kernel = np.exp(-0.5 * (offset / max(width, 0.5)) ** 2)
         kernel /= kernel.sum(axis=0)

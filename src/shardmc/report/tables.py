@@ -91,17 +91,14 @@ def combination_table(posterior: Posterior) -> Table | None:
     if certificate is None or len(posterior.names) < 2:
         return None
     rows = []
-    for what, combination, bound in (
-        ("mean most wrong", certificate.shifted, f"{certificate.bounds.combination:g} sd"),
-        ("most too wide", certificate.widest, f"{100 * certificate.bounds.combination:g} %"),
-        ("most too narrow", certificate.narrowest, f"{100 * certificate.bounds.combination:g} %"),
+    for what, combination, unit in (
+        ("mean", certificate.shifted, "sd"),
+        ("widest", certificate.widest, "× sd"),
+        ("narrowest", certificate.narrowest, "× sd"),
     ):
-        unit = " sd" if combination is certificate.shifted else " × sd"
         error = plus_minus(combination.value, combination.se)
-        rows.append(
-            (what, combination.words.replace("-", "−"), error + unit if error != DASH else DASH, bound)
-        )
-    return Table(("", "combination", "error", "allowed"), rows, frozenset({1}))
+        rows.append((what, combination.words.replace("-", "−"), f"{error} {unit}" if error != DASH else DASH))
+    return Table(("worst", "combination", "off by"), rows, frozenset({1}))
 
 
 def shard_table(posterior: Posterior, most: int = 8) -> Table:
@@ -126,7 +123,16 @@ def shard_table(posterior: Posterior, most: int = 8) -> Table:
         )
         for i in np.lexsort(key)[:most]
     ]
-    head = ("shard", "rows", "sampler", "acceptance", "divergences", "smallest ESS", "largest R-hat", "Q")
+    head = (
+        "shard",
+        "rows",
+        "sampler",
+        "acceptance",
+        "divergences",
+        "smallest ESS",
+        "largest R-hat",
+        "disagreement Q",
+    )
     return Table(head, rows, frozenset({2}))
 
 
@@ -144,14 +150,15 @@ def stages(posterior: Posterior) -> list[Stage]:
     """Every stage in the order in which it ran."""
     total = sum(posterior.seconds.values()) or 1.0
     names = list(dict.fromkeys([*posterior.seconds, *posterior.passes]))
+    counts = aligned([trimmed(posterior.passes.get(name, float("nan")), 3) for name in names])
     return [
         Stage(
             name,
             duration(posterior.seconds.get(name, float("nan"))),
             round(100 * posterior.seconds.get(name, 0.0) / total, 1),
-            trimmed(posterior.passes.get(name, float("nan"))),
+            passes,
         )
-        for name in names
+        for name, passes in zip(names, counts, strict=True)
     ]
 
 
@@ -182,8 +189,9 @@ def call(plan: Mapping[str, Any]) -> str | None:
     arguments += [f"{name}=..." for name, is_set in _ROWWISE.items() if plan.get(is_set)]
     for name in ("sampler", "combiner"):
         if re.fullmatch(r"[A-Z]\w*\(.*\)", str(plan.get(name, ""))):
-            arguments.append(f"{name}=shardmc.{plan[name]}")
+            arguments.append(f"{name}=" + _CLASS.sub(r"shardmc.\1(", plan[name]))
     return "shardmc.fit(\n" + "".join(f"    {a},\n" for a in ("model", "data", *arguments)) + ")"
 
 
+_CLASS = re.compile(r"\b([A-Z]\w*)\(")
 _ROWWISE = {"stratify": "stratified", "weights": "weighted"}

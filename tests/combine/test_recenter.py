@@ -76,13 +76,45 @@ def test_affine_from_draws_gives_every_shard_the_same_moments(draws, spread):
         np.testing.assert_allclose(np.cov(by_shard(combined, i).T), target)
 
 
-def test_the_default_without_modes_is_swiss(draws):
-    combined = Recenter()(draws, None, RNG)
-    np.testing.assert_array_equal(combined.values, Recenter.swiss()(draws, None, RNG).values)
+def test_swiss_goes_to_the_precision_weighted_mean(draws):
     plain = Recenter("precision", "draws", small_sample=False)(draws, None, RNG)
     inverse = np.linalg.inv(draws.covariances)
     center = np.linalg.solve(inverse.sum(axis=0), np.einsum("ijk,ik->j", inverse, draws.means))
     np.testing.assert_allclose(plain.values.mean(axis=0), center)
+
+
+def poisson_shards(num_shards: int, mean_count: float, rng: np.random.Generator) -> tuple[ShardDraws, float]:
+    """Log rates given Poisson counts, rescaled: Gamma(K s_i) draws; and the posterior mean of the log rate."""
+    counts = rng.poisson(mean_count, size=num_shards)
+    values = np.log(rng.gamma(num_shards * counts[:, None], size=(num_shards, 2000)) / num_shards)
+    return ShardDraws.of(values[:, :, None]), float(np.log(counts.mean()))
+
+
+def test_the_default_without_modes_balances_the_two_means():
+    rng = np.random.default_rng(5)
+    errors = {"mean": [], "precision": [], "balanced": []}
+    for _ in range(20):
+        draws, truth = poisson_shards(100, 25.0, rng)
+        for center, found in errors.items():
+            found.append(Recenter(center)(draws, None, RNG).values.mean() - truth)
+    # The posterior sd is 1 / sqrt(100 * 25) = 0.02; either mean is off by about 1 / (2 * 25) = 0.02.
+    assert -0.025 < np.mean(errors["mean"]) < -0.015
+    assert 0.015 < np.mean(errors["precision"]) < 0.025
+    assert abs(np.mean(errors["balanced"])) < 0.003
+    draws, _ = poisson_shards(100, 25.0, rng)
+    default, balanced = Recenter()(draws, None, RNG), Recenter("balanced", "draws")(draws, None, RNG)
+    np.testing.assert_array_equal(default.values, balanced.values)
+
+
+def test_precisions_that_do_not_depend_on_the_means_leave_the_precision_weighted_mean():
+    rng = np.random.default_rng(6)
+    precision = rng.gamma(4.0, size=(200, 1, 1))
+    means = rng.normal(size=(200, 1, 1)) * np.sqrt(200 / precision)
+    draws = ShardDraws.of(means + rng.normal(size=(200, 500, 1)) / np.sqrt(precision))
+    exact, balanced, plain = (
+        Recenter(c)(draws, None, RNG).values.mean() for c in ("precision", "balanced", "mean")
+    )
+    assert abs(balanced - exact) < 0.25 * abs(plain - exact)
 
 
 def test_a_given_center(draws):

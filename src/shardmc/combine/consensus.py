@@ -80,7 +80,9 @@ class Consensus(Combiner):
                 f"{draws.num_shards} shards of {draws.dim}."
             )
         plain = replace(self, subsampled=None)
-        bias = plain(replace(part, shares=draws.shares), None, rng).values.mean(axis=0) - combined.values.mean(axis=0)
+        bias = plain(replace(part, shares=draws.shares), None, rng).values.mean(
+            axis=0
+        ) - combined.values.mean(axis=0)
         shift = self.fraction / (1 - self.fraction) * bias
         return replace(combined, values=combined.values - shift)
 

@@ -80,17 +80,22 @@ class MPosterior(Combiner):
         median = float(np.median(pdist(thinned[:1000], "sqeuclidean"))) if len(thinned) > 1 else 0.0
         # Where most draws coincide the median says nothing; in whitened coordinates 1 is the natural scale.
         scale = 1 / (2 * self.bandwidth**2 * (median if median > 0 else 1.0))
+        lengths = np.array([len(p) for p in points])
+        starts = np.cumsum(lengths) - lengths
         stacked = np.concatenate(points)
-        squares = (stacked**2).sum(axis=1)
-        ends = np.cumsum([len(p) for p in points])
-        starts = ends - [len(p) for p in points]
         gram = np.empty((len(points), len(points)))
         for i, own in enumerate(points):
-            others = slice(int(starts[i]), None)
-            distance = (own**2).sum(axis=1)[:, None] + squares[others] - 2 * own @ stacked[others].T
-            kernel = np.exp(-scale * np.maximum(distance, 0)).mean(axis=0)
-            sums = np.add.reduceat(kernel, starts[i:] - starts[i])
-            gram[i, i:] = gram[i:, i] = sums / [len(p) for p in points[i:]]
+            # Distances from the shard's own centre, so that single precision is enough wherever it lies.
+            center = own.mean(axis=0)
+            near = (own - center).astype(np.float32)
+            others = (stacked[starts[i] :] - center).astype(np.float32)
+            kernel = near @ others.T
+            kernel -= (near**2).sum(axis=1)[:, None] / 2
+            kernel -= (others**2).sum(axis=1) / 2
+            kernel *= 2 * scale
+            np.exp(np.minimum(kernel, 0, out=kernel), out=kernel)
+            sums = np.add.reduceat(kernel.mean(axis=0, dtype=np.float64), starts[i:] - starts[i])
+            gram[i, i:] = gram[i:, i] = sums / lengths[i:]
         return gram
 
 

@@ -23,7 +23,7 @@ from shardmc.combine.pool import pool
 from shardmc.errors import OptionError, unknown
 from shardmc.types import Combined, Combiner, Located, ShardDraws
 
-Center = Literal["auto", "mean", "precision", "newton", "mode"]
+Center = Literal["auto", "mean", "precision", "balanced", "newton", "mode"]
 Scale = Literal["auto", "none", "curvature", "draws"]
 Spread = Literal["precision", "covariance"]
 
@@ -42,12 +42,15 @@ class Recenter(Combiner):
         From where (c_i) to where (c) the draws are moved:
         "mean", from the mean of the shard's draws to the share-weighted mean of those means (Algorithm 1);
         "precision", from the mean to the precision-weighted mean of the means, V sum a_i P_i m_i with
-        V = (sum a_i P_i)^-1 (SwISS); "newton", from the mean to the mode of all rows (Remark 1);
+        V = (sum a_i P_i)^-1 (SwISS), exact for normal subposteriors;
+        "balanced", from the mean to between the two, where the errors that skewness gives them cancel (see
+        `precision_weighted_mean`);
+        "newton", from the mean to the mode of all rows (Remark 1);
         "mode", from the shard's mode to the mode of all rows, which keeps the offset of mean from mode that
         skewness makes;
         numbers, from the mean to that point;
-        "auto", "mode" where modes are known, otherwise "precision" ("mean" on the natural scale, where the
-        spread often depends on the mean and precision weights would be biased).
+        "auto", "mode" where modes are known, otherwise "balanced" ("mean" on the natural scale, where the
+        spread often depends on the mean by its nature and precision weights are biased).
     scale
         The matrix A_i: "none", the identity; "curvature", takes the inverse curvature at the shard's mode to
         that at the mode of all rows; "draws", takes the covariance of the shard's draws to the one named by
@@ -137,7 +140,7 @@ class Recenter(Combiner):
             )
         any_mode = located is not None and bool(located.found.any())
         if center == "auto":
-            without = "mean" if self.space == "natural" else "precision"
+            without = "mean" if self.space == "natural" else "balanced"
             center = "mode" if any_mode else without if located is None else "newton"
         if scale == "auto":
             scale = "curvature" if center == "mode" and any_mode else "draws"
@@ -167,8 +170,8 @@ class Recenter(Combiner):
         """Where each shard's draws are moved from, (shard, dim), and where to, (dim,)."""
         if center == "mean":
             return draws.means, draws.shares @ draws.means, ()
-        if center == "precision":
-            target, notes = precision_weighted_mean(draws, self.small_sample)
+        if center in ("precision", "balanced"):
+            target, notes = precision_weighted_mean(draws, center == "balanced", self.small_sample)
             return draws.means, target, notes
         if center == "given":
             target = np.asarray(self.center, dtype=np.float64)
@@ -197,17 +200,30 @@ class Recenter(Combiner):
 
 
 def precision_weighted_mean(
-    draws: ShardDraws, small_sample: bool = True
+    draws: ShardDraws, balanced: bool, small_sample: bool = True
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The mean (sum a_i P_i)^-1 sum a_i P_i m_i of rescaled draws, and notes on degenerate shards."""
+    """The mean V sum a_i P_i m_i of rescaled draws, V = (sum a_i P_i)^-1, and notes on degenerate shards.
+
+    Let c be the share-weighted mean; the precision-weighted one is c + V b with b = sum_i b_i,
+    b_i = a_i (P_i - mean P) (m_i - c). If a shard's precision depends on where its mean lies, as in every model with
+    a third derivative, both means are off by about the same, V b / 2, to either side; if precisions differ for
+    other reasons, b is noise and the precision-weighted mean is right. `balanced` gives c + (1 - f / 2) V b, with
+    f = max(0, 1 - sum_i |b_i|^2 / |b|^2) in the norm of V: the part of b that independent b_i would not make.
+    """
     varying = Varying.of(draws)
     if varying.rank == 0:
         return varying.center, ()
+    # In these coordinates c is zero.
     inner = varying.reduce(draws)
     precision, notes = precisions(inner, small_sample)
-    total = np.tensordot(draws.shares, precision, axes=1)
-    mean = np.linalg.solve(total, np.einsum("i,ijk,ik->j", draws.shares, precision, inner.means))
-    return varying.lift(mean), notes
+    average = np.tensordot(draws.shares, precision, axes=1)
+    parts = np.einsum("i,ijk,ik->ij", draws.shares, precision - average, inner.means)
+    shift = np.linalg.solve(average, parts.sum(axis=0))
+    if balanced:
+        expected = (parts * np.linalg.solve(average, parts.T).T).sum()
+        found = parts.sum(axis=0) @ shift
+        shift = shift * (1 - max(0.0, 1 - expected / found) / 2) if found > 0 else shift
+    return varying.lift(shift), notes
 
 
 def maps_from_draws(

@@ -9,7 +9,11 @@ import pytest
 @pytest.fixture(scope="session")
 def client():
     distributed = pytest.importorskip("distributed")
+    import dask
+
     with (
+        # A worker that is slow to come back on a busy machine is not to be given up.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):

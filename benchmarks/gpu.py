@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py [--rows 100000000] [--x64] [--nuts] [--quick]
 
-Prints one JSON line per measurement; docs/benchmarks/gpu.md is made from them.
+Prints one JSON line per measurement; `--table FILE...` makes docs/benchmarks/gpu.md from saved lines.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from datetime import date
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from datasets import logistic_model
+from provenance import publish, table
 
 import shardmc
 
@@ -74,12 +77,20 @@ def measure_nuts(data, warmup: int, draws: int) -> None:
     """NumPyro's NUTS on all rows: time of one gradient, and a short run."""
     import numpyro
     import numpyro.distributions as dist
-    from numpyro.infer import MCMC, NUTS
-    from numpyro.infer.util import initialize_model
 
     def model(x, y):
         beta = numpyro.sample("beta", dist.Normal(0, 10).expand([DIM]).to_event(1))
         numpyro.sample("y", dist.Bernoulli(logits=x @ beta), obs=y)
+
+    try:
+        _measure_nuts(model, data, warmup, draws)
+    except jax.errors.JaxRuntimeError as error:
+        tell(what="NumPyro on all rows", rows=len(data[1]), failed=str(error).splitlines()[0])
+
+
+def _measure_nuts(model, data, warmup: int, draws: int) -> None:
+    from numpyro.infer import MCMC, NUTS
+    from numpyro.infer.util import initialize_model
 
     with jax.default_matmul_precision("highest"):
         info = initialize_model(jax.random.key(0), model, model_args=data, dynamic_args=True)
@@ -89,7 +100,11 @@ def measure_nuts(data, warmup: int, draws: int) -> None:
         start = time.perf_counter()
         for _ in range(5):
             jax.block_until_ready(gradient(point, *data))
-        tell(what="one gradient of all rows (NumPyro)", rows=len(data[1]), seconds=(time.perf_counter() - start) / 5)
+        tell(
+            what="one gradient of all rows (NumPyro)",
+            rows=len(data[1]),
+            seconds=(time.perf_counter() - start) / 5,
+        )
         if draws:
             kernel = NUTS(model, max_tree_depth=8)
             mcmc = MCMC(kernel, num_warmup=warmup, num_samples=draws, num_chains=1, progress_bar=False)
@@ -110,16 +125,53 @@ def measure_nuts(data, warmup: int, draws: int) -> None:
             )
 
 
+def write_table(files: list[str]) -> None:
+    """docs/benchmarks/gpu.md from the lines that runs printed."""
+    printed = [line for name in files for line in Path(name).read_text().splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in printed]
+    rows, device = [], {}
+    for line in lines:
+        if "device" in line:
+            device = line
+            continue
+        precision = "float64" if device["x64"] else "float32"
+        stages = ", ".join(f"{k} {v:.2f}" for k, v in line.get("stages", {}).items())
+        rows.append(
+            [
+                f"{line['rows']:.0e}",
+                precision,
+                line["what"] + (f": {line['failed']}" if "failed" in line else ""),
+                f"{line['seconds']:.4g}" if "seconds" in line else "",
+                f"{line['min_ess']:,.0f}" if "min_ess" in line else "",
+                f"{line['min_ess_per_second']:,.3g}" if "min_ess" in line else "",
+                stages,
+            ]
+        )
+    columns = ("rows", "precision", "what", "seconds", "min ESS", "min ESS a second", "seconds by stage")
+    text = (
+        f"# One NVIDIA H200\n\nMade by `python benchmarks/gpu.py` on {date.today()}, jax {device['jax']}: logistic "
+        f"regression, d = {DIM}, K = {device['shards']:,}, 10^5 draws, rows made on the card and left there "
+        f"(`shuffle=False`). Cold includes compilation.\n\n{table(columns, rows)}"
+    )
+    publish("gpu.md", text, quick=False)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--shards", type=int, default=1_000)
     parser.add_argument("--draws", type=int, default=100_000)
     parser.add_argument("--x64", action="store_true")
-    parser.add_argument("--nuts", type=int, default=0, help="draws of a short NUTS run; 0 times gradients only")
+    parser.add_argument(
+        "--nuts", type=int, default=0, help="draws of a short NUTS run; 0 times gradients only"
+    )
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--table", nargs="+", help="files of printed lines to make the table from")
     options = parser.parse_args()
+    if options.table:
+        write_table(options.table)
+        return
     if options.x64:
         jax.config.update("jax_enable_x64", True)
     rows = 1_000_000 if options.quick else options.rows

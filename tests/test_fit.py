@@ -194,3 +194,22 @@ def test_algorithm_1_on_the_natural_scale(rows):
 def test_bad_options_are_one_sentence(model, rows, options, sentence):
     with pytest.raises(OptionError, match=sentence):
         shardmc.fit(model, rows, **options)
+
+
+def test_double_precision_where_the_user_has_asked_jax_for_it():
+    """In a process of its own: the library never flips JAX's configuration, and works with either."""
+    import subprocess
+    import sys
+
+    program = """
+import jax
+jax.config.update("jax_enable_x64", True)
+import jax.numpy as jnp, numpy as np, shardmc
+y = np.random.default_rng(0).normal(1e6, 1.0, size=2_000)
+model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+posterior = shardmc.fit(model, y, shards=4, draws=8_000)
+assert abs(posterior.draws["mu"].mean() - y.mean()) < 0.01, posterior.draws["mu"].mean() - y.mean()
+assert posterior.certificate.verdict == "within", posterior.certificate.sentence
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -144,7 +144,8 @@ def _certify(
     rng = np.random.default_rng([seed, 4])
     chosen = choose(theta, shard, min(_CERTIFIED_DRAWS, len(theta)), rng)
     scores = gradients(model, blocks, located.mode, theta[chosen], engine)
-    return certify(theta, chosen, scores, located.mode, model.names, ess=ess, rng=rng)
+    known = ess if np.isfinite(ess).all() and (ess > 0).all() else None
+    return certify(theta, chosen, scores, located.mode, model.names, ess=known, rng=rng, shard=shard)
 
 
 def _verdict_findings(certificate: Certificate) -> list[Finding]:

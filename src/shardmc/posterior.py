@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from shardmc.types import Finding
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from matplotlib.figure import Figure
 
 _LAYOUT = 1
 _ATTRIBUTE = "shardmc"
@@ -177,7 +179,36 @@ class Posterior:
         """Write the result to one netCDF file (or a Zarr folder, by the suffix `.zarr`)."""
         from shardmc.store.tree import save_tree
 
-        return Path(save_tree(self.tree, path))
+        save_tree(self.tree, path)
+        return Path(path)
+
+    def report(self, path: str | Path) -> Path:
+        """Write one self-contained HTML page about the result."""
+        # Pages and figures belong to a later layer, which is found by name so that imports go one way.
+        return import_module("shardmc.report").write_report(self, path)
+
+    def plot_marginals(self, **options: Any) -> Figure:
+        """Marginal densities of the combined draws over the shards' own, before and after recentring."""
+        return import_module("shardmc.report").plot_marginals(self, **options)
+
+    def plot_forest(self, **options: Any) -> Figure:
+        """Means and intervals of all parameters."""
+        return import_module("shardmc.report").plot_forest(self, **options)
+
+    def plot_pair(self, **options: Any) -> Figure:
+        """The joint draws of two parameters, the worst pair unless named."""
+        return import_module("shardmc.report").plot_pair(self, **options)
+
+    def plot_shards(self, **options: Any) -> Figure:
+        """How far each shard disagrees with all rows."""
+        return import_module("shardmc.report").plot_shards(self, **options)
+
+    def plot_chains(self, **options: Any) -> Figure:
+        """Acceptance, effective size and R-hat of every shard."""
+        return import_module("shardmc.report").plot_chains(self, **options)
+
+    def _repr_html_(self) -> str:
+        return import_module("shardmc.report").repr_html(self)
 
     @staticmethod
     def from_tree(tree: xr.DataTree) -> Posterior:

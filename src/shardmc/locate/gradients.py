@@ -54,7 +54,7 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     inverse = np.linalg.inv(frame.basis)
     u = jnp.asarray((points - frame.center) @ inverse.T, jnp.result_type(float))
     device = DeviceFrame.of(frame)
-    total = np.asarray(_prior_gradients(model, device, u), np.float64)
+    total = np.array(_prior_gradients(model, device, u), np.float64)
     results = engine.map(LikelihoodGradients(model), blocks, None, (device, u))
     for shard, part in in_order(results, range(blocks.num_shards)):
         total += blocks.shares[shard] * np.asarray(part, np.float64)

@@ -67,48 +67,45 @@ def worst_combinations(
         One name per parameter.
     """
     first, second = sample.part(halves), sample.part(~halves)
-    found, measured = [], []
-    for seeker, tester in ((first, second), (second, first)):
-        _, vectors = np.linalg.eigh(seeker.covariance_ratio)
-        lead = seeker.mean_error / max(float(np.linalg.norm(seeker.mean_error)), 1e-300)
-        directions = np.stack([lead, vectors[:, -1], vectors[:, 0]])
-        mean = tester.mean_along(directions[:1])
-        variance = tester.variance_along(directions[1:])
-        found.append(directions)
-        measured.append(
-            Estimate(
-                *(np.concatenate([getattr(mean, k), getattr(variance, k)]) for k in ("value", "se", "df"))
-            )
-        )
-    value = (measured[0].value + measured[1].value) / 2
-    se = np.hypot(measured[0].se, measured[1].se) / 2
-    df = np.minimum(measured[0].df, measured[1].df)
-    p_shift = Estimate(value, se, df).p_value(0.0)[0]
-    p_width = Estimate(value, se, df).p_value(1.0)[1:]
-
+    shifts, widths = _crossed(first, second)
     error = sample.mean_error
-    square = float(error @ error - np.trace(sample.mean_covariance))
-    sizes = np.array([np.sqrt(max(square, 0.0)), *np.sqrt(np.maximum(value[1:], 1e-6))])
-    ses = se / np.array([1, 2 * sizes[1], 2 * sizes[2]])
-    extremes = np.linalg.eigvalsh(sample.covariance_ratio)[[-1, 0]]
-    largest = [np.linalg.norm(error), *np.sqrt(np.maximum(extremes, 0))]
-    # The two halves agree on a direction only up to its sign.
-    axes = [
-        error,
-        *(a + b * (1 if a @ b >= 0 else -1) for a, b in zip(found[0][1:], found[1][1:], strict=True)),
-    ]
-    p_values = [p_shift, *p_width]
-    shifted, widest, narrowest = (
+    size = np.sqrt(max(float(error @ error - np.trace(sample.mean_covariance)), 0.0))
+    shifted = Combination(
+        value=size,
+        se=float(shifts.se[0]),
+        p_value=float(shifts.p_value(0.0)[0]),
+        largest=float(np.linalg.norm(error)),
+        loadings=_loadings(error @ weights, names),
+    )
+    ratios, vectors = np.linalg.eigh(sample.covariance_ratio)
+    roots, p_values = widths.root(), widths.width_p_value()
+    widest, narrowest = (
         Combination(
-            float(sizes[k]),
-            float(ses[k]),
-            float(p_values[k]),
-            float(largest[k]),
-            _loadings(axes[k] @ weights, names),
+            value=float(roots.value[k]),
+            se=float(roots.se[k]),
+            p_value=float(p_values[k]),
+            largest=float(np.sqrt(max(ratios[end], 0.0))),
+            loadings=_loadings(vectors[:, end] @ weights, names),
         )
-        for k in range(3)
+        for k, end in ((0, -1), (1, 0))
     )
     return shifted, widest, narrowest
+
+
+def _crossed(first: SteinSample, second: SteinSample) -> tuple[Estimate, Estimate]:
+    """Error of the mean (1,), largest and smallest ratio of variances (2,): sought on one half, measured on the other."""
+    shifts, widths = [], []
+    for seeker, tester in ((first, second), (second, first)):
+        lead = seeker.mean_error / max(float(np.linalg.norm(seeker.mean_error)), 1e-300)
+        _, vectors = np.linalg.eigh(seeker.covariance_ratio)
+        shifts.append(tester.mean_along(lead[None]))
+        widths.append(tester.variance_along(vectors[:, [-1, 0]].T))
+    return _average(*shifts), _average(*widths)
+
+
+def _average(a: Estimate, b: Estimate) -> Estimate:
+    """Mean of two independent estimates."""
+    return Estimate((a.value + b.value) / 2, np.hypot(a.se, b.se) / 2, np.minimum(a.df, b.df))
 
 
 def _loadings(weights: np.ndarray, names: Sequence[str], most: int = 3) -> tuple[tuple[str, float], ...]:

@@ -77,9 +77,9 @@ def measure(
     directions = basis / scale[:, None]
     mean = sample.mean_along(directions, sizes)
     variance = sample.variance_along(directions, sizes)
-    ratio = np.sqrt(np.maximum(variance.value, 1e-6))
+    ratio = variance.root()
     # m is in units of the curvature's sd; the sd of the draws over its ratio is the posterior's.
-    unit = scale * ratio / np.maximum(values.std(axis=0, ddof=1), 1e-300)
+    unit = scale * ratio.value / np.maximum(values.std(axis=0, ddof=1), 1e-300)
     halves = split(len(values), shard)
     shifted, widest, narrowest = worst_combinations(sample, halves, np.linalg.inv(basis) * scale, names)
     points = rng.permutation(len(chosen))[:_MOST_POINTS]
@@ -88,9 +88,9 @@ def measure(
         mean_error=mean.value * unit,
         mean_error_se=mean.se * unit,
         mean_p_value=mean.p_value(0.0),
-        sd_ratio=ratio,
-        sd_ratio_se=variance.se / (2 * ratio),
-        sd_p_value=variance.p_value(1.0),
+        sd_ratio=ratio.value,
+        sd_ratio_se=ratio.se,
+        sd_p_value=variance.width_p_value(),
         nonlinearity=sample.nonlinearity(directions),
         surprise=sample.surprise(directions),
         shifted=shifted,

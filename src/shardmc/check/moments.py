@@ -25,6 +25,19 @@ class Estimate:
             ratio = np.abs(self.value - null) / self.se
         return np.where(self.value == null, 1.0, 2 * stats.t.sf(ratio, self.df))
 
+    def width_p_value(self) -> np.ndarray:
+        """Two-sided p-value that these ratios of variances are 1.
+
+        Where draws are far too wide, the standard error of their variance is too; so ratios above 1 are judged by
+        their root, the ratio of standard deviations.
+        """
+        return np.where(self.value > 1, self.root().p_value(1.0), self.p_value(1.0))
+
+    def root(self) -> Estimate:
+        """Square roots; their standard errors are those of the values over twice the root."""
+        root = np.sqrt(np.maximum(self.value, 1e-6))
+        return Estimate(root, self.se / (2 * root), self.df)
+
 
 @dataclass(frozen=True)
 class SteinSample:

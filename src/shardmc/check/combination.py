@@ -93,7 +93,7 @@ def worst_combinations(
 
 
 def _crossed(first: SteinSample, second: SteinSample) -> tuple[Estimate, Estimate]:
-    """Error of the mean (1,), largest and smallest ratio of variances (2,): sought on one half, measured on the other."""
+    """Error of the mean (1,), largest and smallest ratio of variances (2,), sought on one half, tested on the other."""
     shifts, widths = [], []
     for seeker, tester in ((first, second), (second, first)):
         lead = seeker.mean_error / max(float(np.linalg.norm(seeker.mean_error)), 1e-300)

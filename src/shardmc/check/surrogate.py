@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+_BLOCK = 20_000  # draws at a time, for the sake of memory
+
 
 def cross_fit(
     draws: np.ndarray, chosen: np.ndarray, residuals: np.ndarray, rng: np.random.Generator, folds: int = 5
@@ -48,14 +50,19 @@ def cross_fit(
     # A typical inner product becomes 1, so that the linear and the quadratic features weigh alike.
     scale = max(float(np.median(np.sum(points**2, axis=1))) / np.sqrt(points.shape[1]), 1e-12)
     inner = (1 + points @ points.T / scale) ** 2
-    cross = (1 + draws @ points.T / scale) ** 2
-    everywhere = np.zeros(draws.shape)
+    parts = np.array_split(rng.permutation(count), min(folds, count))
     held_out = np.zeros(residuals.shape)
-    for out in np.array_split(rng.permutation(count), min(folds, count)):
+    center, weights = np.zeros(residuals.shape[1]), np.zeros(residuals.shape)
+    for out in parts:
         fit = np.setdiff1d(np.arange(count), out)
-        center, weights = _ridge(inner[np.ix_(fit, fit)], residuals[fit])
-        held_out[out] = center + inner[np.ix_(out, fit)] @ weights
-        everywhere += (center + cross[:, fit] @ weights) / min(folds, count)
+        its_center, its_weights = _ridge(inner[np.ix_(fit, fit)], residuals[fit])
+        held_out[out] = its_center + inner[np.ix_(out, fit)] @ its_weights
+        center += its_center / len(parts)
+        weights[fit] += its_weights / len(parts)
+    everywhere = np.empty(draws.shape)
+    for start in range(0, len(draws), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        everywhere[block] = center + (1 + draws[block] @ points.T / scale) ** 2 @ weights
     return everywhere, held_out
 
 

@@ -28,6 +28,8 @@ _HOMES = {
     "binomial_labels": "shardmc.sample",
     "multinomial_labels": "shardmc.sample",
     "Auto": "shardmc.sample",
+    "glm": "shardmc.glm",
+    "predict": "shardmc.glm",
     "combine": "shardmc.combine",
     "compare": "shardmc.combine",
     "Recenter": "shardmc.combine",
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from shardmc.engine import Local as Local
     from shardmc.errors import ShardmcError as ShardmcError
     from shardmc.fit import fit as fit
+    from shardmc.glm import glm as glm
+    from shardmc.glm import predict as predict
     from shardmc.model import Model as Model
     from shardmc.model import Parameter as Parameter
     from shardmc.model import from_numpyro as from_numpyro

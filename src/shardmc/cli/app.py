@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shardmc._version import __version__
-from shardmc.cli import combine, demo, report, status
+from shardmc.cli import combine, demo, fit, predict, report, reproduce, status
 
 app = typer.Typer(
     name="shardmc",
@@ -34,8 +34,11 @@ def root(
     """Draws from the posterior of models with few parameters and very many rows."""
 
 
-app.command("demo")(demo.demo)
-app.command("combine")(combine.combine)
-app.command("compare")(combine.compare)
+app.command("fit")(fit.fit)
+app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("status")(status.status)
+app.command("combine")(combine.combine)
+app.command("compare")(combine.compare)
+app.command("reproduce")(reproduce.reproduce)
+app.command("demo")(demo.demo)

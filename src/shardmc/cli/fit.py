@@ -1,0 +1,133 @@
+"""`shardmc fit rows.parquet "y ~ x"`: a generalised linear model from a table to a certified posterior."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def fit(
+    rows: Annotated[str, typer.Argument(help="A Parquet file or folder, or a CSV file.")],
+    formula: Annotated[str, typer.Argument(help='For example "y ~ x1 + C(region) + x1:x2".')],
+    family: Annotated[
+        str,
+        typer.Option(
+            help="gaussian, bernoulli, binomial, poisson, negative_binomial, gamma, student_t or ordinal."
+        ),
+    ] = "gaussian",
+    out: Annotated[Path, typer.Option(help="The run folder; a stopped run goes on where it was.")] = Path(
+        "shardmc-run"
+    ),
+    shards: Annotated[str, typer.Option(help='How many shards, or "auto".')] = "auto",
+    draws: Annotated[int, typer.Option(help="How many draws of the posterior.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same draws.")] = 0,
+    prior: Annotated[
+        list[str] | None,
+        typer.Option(help='A prior other than the default, e.g. "x1=normal(0, 1)"; may be repeated.'),
+    ] = None,
+    offset: Annotated[str | None, typer.Option(help="A column added to the linear predictor.")] = None,
+    exposure: Annotated[
+        str | None, typer.Option(help="A column to which the expected response is proportional.")
+    ] = None,
+    trials: Annotated[
+        str | None, typer.Option(help="Number of trials of family binomial: a column or a number.")
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="A column of row weights.")] = None,
+    stratify: Annotated[str | None, typer.Option(help="A column dealt evenly over the shards.")] = None,
+    sampler: Annotated[str, typer.Option(help="auto, independence, hmc, nuts or random-walk.")] = "auto",
+    combiner: Annotated[str, typer.Option(help="recenter, consensus, swiss, ...")] = "recenter",
+    engine: Annotated[str, typer.Option(help="local or dask.")] = "local",
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler, for --engine dask.")
+    ] = None,
+    drop_missing: Annotated[
+        bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
+    ] = False,
+    report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
+) -> None:
+    """Fit a generalised linear model to a table of any size; print and keep its certified posterior."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from shardmc.cli.console import show_posterior
+    from shardmc.cli.progress import StageBars
+    from shardmc.glm import glm
+
+    console = Console()
+    with StageBars() as bars:
+        posterior = glm(
+            formula,
+            rows,
+            family=family,
+            priors=_priors(prior or []),
+            offset=offset,
+            exposure=exposure,
+            trials=_number_or_name(trials),
+            drop_missing=drop_missing,
+            shards=_shards(shards),
+            draws=draws,
+            seed=seed,
+            weights=weights,
+            stratify=stratify,
+            sampler=sampler,
+            combiner=combiner,
+            engine=_engine(engine, scheduler),
+            run_dir=out,
+            progress=bars,
+        )
+    show_posterior(console, posterior)
+    priors = posterior.plan.get("priors", {})
+    if priors:
+        shown = list(priors.items())[:12]
+        more = f" and {len(priors) - len(shown)} more" if len(priors) > len(shown) else ""
+        console.print(Text("Priors: " + ", ".join(f"{k} ~ {v}" for k, v in shown) + more + "."))
+    if report:
+        posterior.report(out / "report.html")
+    console.print(Text(f"Wrote {out}/posterior.nc{' and report.html' if report else ''}."))
+
+
+def _priors(given: list[str]) -> dict[str, str] | None:
+    from shardmc.errors import OptionError
+
+    result = {}
+    for text in given:
+        name, separator, prior = text.partition("=")
+        if not separator:
+            raise OptionError(f'A prior is given as "name=normal(0, 1)"; {text!r} has no "=".')
+        result[name.strip()] = prior.strip()
+    return result or None
+
+
+def _number_or_name(text: str | None) -> str | int | None:
+    return int(text) if text is not None and text.isdigit() else text
+
+
+def _shards(text: str) -> int | str:
+    from shardmc.errors import OptionError
+
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise OptionError(f'shards must be a whole number or "auto", not {text!r}.') from None
+
+
+def _engine(name: str, scheduler: str | None):
+    from shardmc.errors import OptionError, unknown
+
+    if name == "local":
+        if scheduler is not None:
+            raise OptionError("--scheduler goes with --engine dask.")
+        return None
+    if name != "dask":
+        raise unknown("engine", name, ("local", "dask"))
+    try:
+        from dask.distributed import Client
+    except ImportError:
+        raise OptionError("--engine dask needs Dask: pip install 'shardmc[dask]'.") from None
+    from shardmc.engine import Dask
+
+    return Dask(Client(scheduler) if scheduler else Client())

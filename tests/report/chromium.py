@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -144,8 +145,6 @@ class Chromium:
             os.close(self._read)
 
     def _next(self) -> dict[str, Any]:
-        import select
-
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._read], [], [], _PATIENCE)
             if not ready:

@@ -60,11 +60,12 @@ def pages(rendered, make_posterior, tmp_path_factory):
     page = write_report(
         make_posterior(16, 8, names=long_names), tmp_path_factory.mktemp("long") / "page.html"
     )
-    return {**rendered, "long names": page}
+    wild = make_posterior(1, 40, corrupted=range(0, 40, 3))
+    return {**rendered, "long names": page, "wild": write_report(wild, page.with_name("wild.html"))}
 
 
 @pytest.mark.parametrize(
-    "name", ["within", "off", "uncertified", "one shard", "one coordinate", "long names", "bare"]
+    "name", ["within", "off", "uncertified", "one shard", "one coordinate", "long names", "bare", "wild"]
 )
 @pytest.mark.parametrize("width", WIDTHS)
 def test_page_in_a_window(name, width, pages, browser):

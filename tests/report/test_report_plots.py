@@ -13,12 +13,14 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
+from shardmc.check.agreement import agree
 from shardmc.errors import OptionError
 from shardmc.report import plots
 from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
 from shardmc.report.density import density_curve
 from shardmc.report.shards import outlying, threshold
 from shardmc.report.style import COLORS, DARK, TickLabels, to_svg
+from shardmc.types import Located, Mode
 
 MODULES = ("choice", "numbers", "density", "tables")
 
@@ -125,6 +127,25 @@ def test_outlying_shards_are_drawn_and_named(cases):
     words = {text.get_text() for axes in plots.plot_shards(off).axes for text in axes.texts}
     assert {"shard 3", "shard 21"} <= words
     assert len(outlying(cases["within"])) == 0
+
+
+def test_outlying_shards_are_those_of_the_check(make_posterior):
+    rng = np.random.default_rng(4)
+    modes = np.sqrt(59) * rng.normal(size=(60, 3))
+    modes[::12] *= 2.2  # some beyond the level, some not
+    located = Located(
+        mode=Mode(np.zeros(3), np.eye(3), 0.0, 1.0),
+        shares=np.full(60, 1 / 60),
+        shard_modes=modes,
+        shard_curvatures=np.tile(np.eye(3), (60, 1, 1)),
+        decrements=np.zeros(60),
+        found=np.ones(60, bool),
+    )
+    agreement = agree(located, np.full(60, 100), ["a", "b", "c"])
+    posterior = make_posterior(3, 60)
+    posterior = replace(posterior, shards=replace(posterior.shards, disagreement=agreement.q))
+    assert 0 < len(agreement.outliers) < 5
+    assert set(outlying(posterior)) == set(agreement.outliers)
 
 
 def test_threshold_is_family_wise(cases):

@@ -66,7 +66,8 @@ def plot_marginals(
     columns = min(len(chosen), 3 if columns is None else columns)
     rows = -(-len(chosen) // columns)
     height = _HEIGHT * rows
-    top = 0.3 if legend else 0.0
+    stacked = columns == 1  # a single column is too narrow for the legend in one line
+    top = (0.6 if stacked else 0.3) if legend else 0.0
     figure = SharedFigure((_WIDTH * columns, height + top))
     drawn = shards_to_draw(posterior, shards)
     for cell, k in enumerate(chosen):
@@ -75,7 +76,7 @@ def plot_marginals(
         box = (column / columns, bottom, 1 / columns, height / rows / (height + top))
         _draw_marginal(figure, box, posterior, k, drawn)
     if legend:
-        _legend(figure, posterior, len(drawn))
+        _legend(figure, posterior, len(drawn), stacked)
     return figure
 
 
@@ -202,7 +203,7 @@ def _typical_peak(curves: Sequence[Curve]) -> float:
     return float(np.quantile([y.max() for _, y in curves], 0.9)) if curves else 0.0
 
 
-def _legend(figure: Figure, posterior: Posterior, drawn: int) -> None:
+def _legend(figure: Figure, posterior: Posterior, drawn: int, stacked: bool) -> None:
     total = posterior.shards.num_shards
     some = f"{drawn} of {total} shards" if drawn < total else f"{total} shards" if total > 1 else "the shard"
     lines = [
@@ -213,4 +214,11 @@ def _legend(figure: Figure, posterior: Posterior, drawn: int) -> None:
     if posterior.shard is not None:
         lines.append(Line2D([], [], color=COLORS["after"], linewidth=1.0))
         words.append("the same, moved")
-    figure.legend(lines, words, loc="upper left", ncols=len(lines), borderaxespad=0.3, handlelength=1.6)
+    figure.legend(
+        lines,
+        words,
+        loc="upper left",
+        ncols=1 if stacked else len(lines),
+        borderaxespad=0.3,
+        handlelength=1.6,
+    )

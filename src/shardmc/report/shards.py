@@ -55,20 +55,16 @@ def plot_shards(posterior: Posterior, *, level: float = LEVEL) -> Figure:
     there = np.flatnonzero(np.isfinite(q))
     order = there[np.argsort(q[there], kind="stable")]
     values, count, dim = q[order], len(order), len(posterior.names)
-    rank = np.arange(1, count + 1)
-    expected = stats.chi2.ppf((rank - 0.5) / count, dim)
-    low, high = (stats.chi2.ppf(stats.beta.ppf(p, rank, count + 1 - rank), dim) for p in (0.025, 0.975))
+    expected = stats.chi2.ppf((np.arange(count) + 0.5) / count, dim)
     limit = threshold(posterior, level)
 
     figure = SharedFigure((4.0, 3.1))
-    axes = figure.add_axes((0.17, 0.15, 0.79, 0.82))
+    axes = figure.add_axes((0.17, 0.15, 0.79, 0.77))
     axes.yaxis.set_label_coords(-0.15, 0.5)
     logarithmic = values[-1] > 4 * limit
     if logarithmic:
-        _logarithmic(axes, values[values > 0][0], values[-1])
-    axes.fill_between(expected, low, high, color=COLORS["rule"], alpha=0.5, linewidth=0)
-    axes.plot(expected, expected, color=COLORS["muted"], linewidth=0.8)
-    axes.axhline(limit, color=COLORS["alarm"], linewidth=0.9, linestyle=(0, (4, 3)))
+        _logarithmic(axes, max(values[0], 0.01 * dim), values[-1])
+    _draw_chance(axes, expected, dim, limit, level)
     beyond = values > limit
     _dots(axes, expected[~beyond], values[~beyond], "combined", "o")
     _dots(axes, expected[beyond], values[beyond], "alarm", "D")
@@ -77,6 +73,19 @@ def plot_shards(posterior: Posterior, *, level: float = LEVEL) -> Figure:
         tidy_axis(axes, "x", 5)
         tidy_axis(axes, "y", 5)
     _name_shards(axes, expected[beyond][::-1], values[beyond][::-1], order[beyond][::-1])
+    axes.set_xlabel(f"expected: quantile of χ² with {dim} degree{'s' if dim > 1 else ''} of freedom")
+    axes.set_ylabel("disagreement Q")
+    return figure
+
+
+def _draw_chance(axes: Axes, expected: np.ndarray, dim: int, limit: float, level: float) -> None:
+    """What chance makes: the line of equality, the band around it, and the limit."""
+    count = len(expected)
+    rank = np.arange(1, count + 1)
+    low, high = (stats.chi2.ppf(stats.beta.ppf(p, rank, count + 1 - rank), dim) for p in (0.025, 0.975))
+    axes.fill_between(expected, low, high, color=COLORS["rule"], alpha=0.5, linewidth=0)
+    axes.plot(expected, expected, color=COLORS["muted"], linewidth=0.8)
+    axes.axhline(limit, color=COLORS["alarm"], linewidth=0.9, linestyle=(0, (4, 3)))
     axes.annotate(
         f"none above in {100 * (1 - level):g} % of good runs",
         (0.01, limit),
@@ -86,9 +95,6 @@ def plot_shards(posterior: Posterior, *, level: float = LEVEL) -> Figure:
         color=COLORS["alarm"],
         fontsize=7,
     )
-    axes.set_xlabel(f"expected: quantile of χ² with {dim} degree{'s' if dim > 1 else ''} of freedom")
-    axes.set_ylabel("disagreement Q")
-    return figure
 
 
 def _logarithmic(axes: Axes, smallest: float, largest: float) -> None:
@@ -107,22 +113,26 @@ def _dots(axes: Axes, x: np.ndarray, y: np.ndarray, color: str, marker: str) -> 
 
 
 def _name_shards(axes: Axes, x: np.ndarray, y: np.ndarray, shards: np.ndarray) -> None:
-    """Names of the gravest shards in a column left of them, moved down where they would overlap."""
-    named = min(len(shards), _MOST_NAMED)
-    if named == 0:
+    """Names of the shards in a column left of them, moved down where they would overlap; many of them on top."""
+    if len(shards) > _MOST_NAMED:
+        gravest = ", ".join(map(str, shards[:_MOST_NAMED]))
+        axes.set_title(
+            f"{len(shards)} shards above the line, the gravest: {gravest}", fontsize=7.5, weight="normal"
+        )
+        return
+    if len(shards) == 0:
         return
     height = 72 * axes.get_position().height * axes.figure.get_figheight()  # type: ignore[union-attr]
-    at = axes.transAxes.inverted().transform(axes.transData.transform(np.stack([x, y], axis=1)))[:named]
+    at = axes.transAxes.inverted().transform(axes.transData.transform(np.stack([x, y], axis=1)))
     left = float(at[:, 0].min()) - 0.06
     above = np.inf
-    for shard, (across, up) in zip(shards[:named], at, strict=True):
-        place = min(up, above - 9 / height)
-        above = place
+    for shard, (across, up) in zip(shards, at, strict=True):
+        above = min(up, above - 9 / height)
         axes.annotate(
             f"shard {shard}",
             (across, up),
             xycoords="axes fraction",
-            xytext=(left, place),
+            xytext=(left, above),
             textcoords="axes fraction",
             ha="right",
             va="center",
@@ -134,16 +144,6 @@ def _name_shards(axes: Axes, x: np.ndarray, y: np.ndarray, shards: np.ndarray) -
                 "shrinkA": 1,
                 "shrinkB": 3,
             },
-        )
-    if len(shards) > named:
-        axes.text(
-            left,
-            above - 9 / height,
-            f"and {len(shards) - named} more",
-            ha="right",
-            va="center",
-            fontsize=7.5,
-            transform=axes.transAxes,
         )
 
 

@@ -92,13 +92,13 @@ def combination_table(posterior: Posterior) -> Table | None:
         return None
     rows = []
     for what, combination, unit in (
-        ("mean", certificate.shifted, "sd"),
+        ("mean off by", certificate.shifted, "sd"),
         ("widest", certificate.widest, "× sd"),
         ("narrowest", certificate.narrowest, "× sd"),
     ):
         error = plus_minus(combination.value, combination.se)
         rows.append((what, combination.words.replace("-", "−"), f"{error} {unit}" if error != DASH else DASH))
-    return Table(("worst", "combination", "off by"), rows, frozenset({1}))
+    return Table(("what", "combination", "measured"), rows, frozenset({1}))
 
 
 def shard_table(posterior: Posterior, most: int = 8) -> Table:

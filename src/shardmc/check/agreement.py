@@ -55,7 +55,7 @@ def agree(
     is about chi^2 with d degrees of freedom. The shard's own curvature H_i stands in for H: modes of small shards are
     far away where their curvature is small, and Q_i with H would be far from chi^2. Where the model fits badly all
     Q_i are larger by one factor, and rows that matter much make their tail longer; so (Q_i / d)^(1/3), which is about
-    normal, is compared with its median and spread over shards, within limits that random rows do not pass.
+    normal, is compared with its median and spread over shards, unless these are beyond what random rows give.
 
     Parameters
     ----------
@@ -111,10 +111,13 @@ def _beside_others(q: np.ndarray, dim: int, dispersion: float) -> tuple[float, n
     mean, sd = 1 - 2 / (9 * dim), np.sqrt(2 / (9 * dim))
     roots = np.cbrt(q / (dim * dispersion))
     middle = float(np.nanmedian(roots))
-    scale = float(np.clip(middle / mean, 1, np.cbrt(_MOST_SCATTER)))
+    scatter = (middle / mean) ** 3
+    if scatter > _MOST_SCATTER:  # not random samples: the others are no standard
+        return scatter, stats.norm.sf((roots - mean) / sd)
+    scale = max(middle / mean, 1.0)
     spread = 1.4826 * float(np.nanmedian(np.abs(roots - middle)))
     spread = float(np.clip(spread, sd * scale, _MOST_SPREAD * sd * scale))
-    return (middle / mean) ** 3, stats.norm.sf((roots - mean * scale) / spread)
+    return scatter, stats.norm.sf((roots - mean * scale) / spread)
 
 
 def _knowledge(located: Located, names: Sequence[str]) -> tuple[np.ndarray, dict[str, int]]:
@@ -163,7 +166,7 @@ def _disagreement(
         Finding(
             "warning",
             "agreement",
-            f"Shard {i} ({int(sizes[i]):,} rows) disagrees with the others (Q = {q[i]:,.0f} where {expected:,.0f} is "
+            f"Shard {i} ({int(sizes[i]):,} rows) disagrees with all rows (Q = {q[i]:,.0f} where {expected:,.0f} is "
             f"expected), most of all in {_moved(moves[i], names)}.",
             "Look at its rows: a corrupted block, data in file order, or a rare level. Shuffle the rows or stratify.",
             {"shard": int(i), "q": float(q[i]), "rows": int(sizes[i])},
@@ -174,10 +177,11 @@ def _disagreement(
         return found
     typical = np.sqrt(np.nanmean(moves**2, axis=0))
     many = Finding(
-        "error" if 2 * len(outliers) > len(q) else "warning",
+        "warning",
         "agreement",
-        f"{len(outliers)} of {len(q)} shards disagree with the others, most of all in {_moved(typical, names)}.",
-        "Shards are not random samples of the rows. Deal rows at random instead of in file order.",
+        f"{len(outliers)} of {len(q)} shards disagree with all rows, most of all in {_moved(typical, names)}: "
+        f"their modes scatter {scatter:,.1f} times as much as those of random samples would.",
+        "Deal the rows at random instead of in file order; if they are, the model fits badly (overdispersion).",
         {"shards": outliers.tolist(), "scatter": scatter},
     )
     return [many, *found]
@@ -198,7 +202,7 @@ def _scattered(
         return []
     return [
         Finding(
-            "note",
+            "warning" if scatter > _MOST_SCATTER else "note",
             "agreement",
             f"Modes of the shards scatter {scatter:.1f} times as much as the model says they should.",
             "The model fits badly (overdispersion, dependent rows), so that its posterior is too narrow, "

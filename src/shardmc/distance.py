@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
 import numpy as np
 
+from shardmc.density import (
+    PLANE_MARGIN,
+    PLANE_SIDE,
+    Column,
+    Distribution,
+    density,
+    density_of_plane,
+    mean_and_sd,
+    silverman,
+    support,
+)
 from shardmc.errors import OptionError, unknown
 
 MOST_POINTS = 2**18
 """Points of the grid on which densities are compared, at most."""
 SINGULAR = 1e-10
 """Eigenvalue of the reference's correlation matrix below which a direction counts as constant."""
-
-
-@runtime_checkable
-class Distribution(Protocol):
-    """A distribution of one coordinate whose density is known, such as a frozen one of scipy.stats."""
-
-    def pdf(self, x: Any) -> Any: ...
-    def cdf(self, x: Any) -> Any: ...
-    def mean(self) -> Any: ...
-    def std(self) -> Any: ...
-    def rvs(self, size: Any = None, random_state: Any = None) -> Any: ...
 
 
 Side: TypeAlias = "np.ndarray | Sequence[Distribution] | Distribution"
@@ -85,8 +85,8 @@ def joint_l2(draws: np.ndarray, reference: np.ndarray, *, relative: bool = False
     if draws.shape[1] < 2 or np.linalg.matrix_rank(np.cov(draws.T)) < 2:
         return float("inf")
     edge = [(min(a.min(), b.min()), max(a.max(), b.max())) for a, b in zip(draws.T, reference.T, strict=True)]
-    p, q = (_density_of_plane(x, edge) for x in (draws, reference))
-    area = np.prod([(high - low) * (1 + 2 * _MARGIN) / _SIDE for low, high in edge])
+    p, q = (density_of_plane(x, edge) for x in (draws, reference))
+    area = np.prod([(high - low) * (1 + 2 * PLANE_MARGIN) / PLANE_SIDE for low, high in edge])
     norm = (q**2).sum() * area if relative else 1.0
     return float(((p - q) ** 2).sum() * area / norm)
 
@@ -177,6 +177,9 @@ DISTANCES = {
 """The distances by name; "mean" is the Mahalanobis distance of the means, "ks" the largest over the marginals."""
 
 
+_OF_MARGINALS = frozenset({"l2", "relative_l2", "iad"})
+
+
 def distances(draws: Side, reference: Side, names: Iterable[str] | None = None) -> dict[str, float]:
     """Distances of draws from a reference by name.
 
@@ -204,12 +207,17 @@ def distances(draws: Side, reference: Side, names: Iterable[str] | None = None) 
             and not (name == "sliced" and exact)
             and not (name in ("mean", "kl") and exact and len(left) > 1)
         ]
-    result = {}
+    names = list(names)
     for name in names:
         if name not in DISTANCES:
             raise unknown("distance", name, DISTANCES)
-        result[name] = float(DISTANCES[name](draws, reference))
-    return result
+    result = {}
+    if not _OF_MARGINALS.isdisjoint(names):
+        # One estimate of the densities serves all three.
+        l2, norm, iad = np.transpose(_marginals(draws, reference))
+        result = {"l2": l2.mean(), "relative_l2": (l2 / norm).mean(), "iad": iad.mean()}
+    result |= {name: DISTANCES[name](draws, reference) for name in names if name not in _OF_MARGINALS}
+    return {name: float(result[name]) for name in names}
 
 
 def noise_floor(
@@ -244,14 +252,9 @@ def noise_floor(
     return {name: float(np.mean([f[name] for f in found])) for name in found[0]}
 
 
-_SIDE = 1024  # points along each side of the grid for the joint distance
-_MARGIN = 0.25  # part of the range by which that grid goes beyond the draws
-_Column: TypeAlias = "np.ndarray | Distribution"
-
-
-def _columns(*sides: Side) -> list[list[_Column]]:
+def _columns(*sides: Side) -> list[list[Column]]:
     """Each side as one array or distribution per coordinate."""
-    result: list[list[_Column]] = []
+    result: list[list[Column]] = []
     for side in sides:
         if not isinstance(side, Distribution) and not isinstance(side[0], Distribution):
             side = np.asarray(side)
@@ -273,11 +276,6 @@ def _arrays(draws: Side, reference: Side) -> tuple[np.ndarray, np.ndarray]:
         raise OptionError("This distance compares draws with draws; an exact distribution was given.")
     left, right = _columns(draws, reference)
     return np.stack(left, axis=1), np.stack(right, axis=1)  # pyright: ignore[reportArgumentType, reportCallIssue]
-
-
-def _scale(column: _Column) -> tuple[float, float]:
-    """Mean and standard deviation of a coordinate."""
-    return float(column.mean()), float(column.std())
 
 
 def _standardised(draws: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -302,11 +300,11 @@ def _whitened_moments(draws: Side, reference: Side) -> tuple[np.ndarray, np.ndar
     left, right = _columns(draws, reference)
     if len(left) > 1:
         raise OptionError("The covariance of several exact marginals is not known: give draws.")
-    (mean, sd), (center, unit) = _scale(left[0]), _scale(right[0])
+    (mean, sd), (center, unit) = mean_and_sd(left[0]), mean_and_sd(right[0])
     return np.array([(mean - center) / unit]), np.array([[(sd / unit) ** 2]])
 
 
-def _largest_cdf_gap(a: _Column, b: _Column) -> float:
+def _largest_cdf_gap(a: Column, b: Column) -> float:
     if not isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         a, b = b, a
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -321,7 +319,7 @@ def _largest_cdf_gap(a: _Column, b: _Column) -> float:
         cdf = b.cdf(np.sort(a))
         steps = np.arange(len(a) + 1) / len(a)
         return float(max((steps[1:] - cdf).max(), (cdf - steps[:-1]).max()))
-    mean, sd = _scale(b)
+    mean, sd = mean_and_sd(b)
     points = mean + sd * np.linspace(-12, 12, 20_001)
     return float(np.abs(a.cdf(points) - b.cdf(points)).max())
 
@@ -330,75 +328,22 @@ def _marginals(draws: Side, reference: Side) -> list[tuple[float, float, float]]
     """For each coordinate the integrals of (p - q)^2, q^2 and |p - q| / 2."""
     result = []
     for a, b in zip(*_columns(draws, reference), strict=True):
-        mean, sd = _scale(b)
+        mean, sd = mean_and_sd(b)
         if sd <= 1e-13 * abs(mean):
             continue
-        bandwidths = [_silverman(c) for c in (a, b)]
+        bandwidths = [silverman(c) for c in (a, b)]
         if min(bandwidths) <= 0:
             result.append((float("inf"), 1.0, 1.0))
             continue
-        ends = [_range(c, h) for c, h in zip((a, b), bandwidths, strict=True)]
+        ends = [support(c, h) for c, h in zip((a, b), bandwidths, strict=True)]
         low, high = min(e[0] for e in ends), max(e[1] for e in ends)
         # A power of two is fast to transform.
         size = min(2 ** int(np.ceil(np.log2((high - low) / (min(bandwidths) / 4)))), MOST_POINTS)
         grid, step = np.linspace(low, high, size, retstep=True)
-        p, q = (_density(c, h, grid, float(step)) for c, h in zip((a, b), bandwidths, strict=True))
+        p, q = (density(c, h, grid, float(step)) for c, h in zip((a, b), bandwidths, strict=True))
         # Densities in units of 1 / sd, so that the integral of a square is sd times that in raw units.
         unit = sd * step
         result.append((((p - q) ** 2).sum() * unit, (q**2).sum() * unit, np.abs(p - q).sum() * step / 2))
     if not result:
         raise OptionError("The reference does not vary in any coordinate, so there is no unit to measure in.")
     return result
-
-
-def _silverman(column: _Column) -> float:
-    """Silverman's bandwidth; for an exact distribution sd / 20, which only sets the grid."""
-    if not isinstance(column, np.ndarray):
-        return _scale(column)[1] / 20
-    sd = float(column.std())
-    if sd <= 1e-13 * float(np.abs(column).max()):
-        return 0.0
-    low, high = np.percentile(column, [25, 75])
-    spread = min(sd, (high - low) / 1.34) if high > low else sd
-    return 0.9 * spread * len(column) ** -0.2
-
-
-def _range(column: _Column, bandwidth: float) -> tuple[float, float]:
-    if isinstance(column, np.ndarray):
-        return float(column.min()) - 8 * bandwidth, float(column.max()) + 8 * bandwidth
-    mean, sd = _scale(column)
-    return mean - 12 * sd, mean + 12 * sd
-
-
-def _density(column: _Column, bandwidth: float, grid: np.ndarray, step: float) -> np.ndarray:
-    """Density on an equally spaced grid that goes well beyond the draws."""
-    if not isinstance(column, np.ndarray):
-        return np.asarray(column.pdf(grid))
-    counts = _binned((column - grid[0]) / step, len(grid))
-    frequency = np.fft.rfftfreq(len(grid), step)
-    kernel = np.exp(-0.5 * (2 * np.pi * frequency * bandwidth) ** 2)
-    smooth = np.fft.irfft(np.fft.rfft(counts) * kernel, len(grid))
-    return smooth / (len(column) * step)
-
-
-def _binned(position: np.ndarray, size: int) -> np.ndarray:
-    """Counts on grid points, each draw shared between its two neighbours."""
-    left = np.clip(np.floor(position).astype(np.int64), 0, size - 2)
-    part = position - left
-    return np.bincount(left, 1 - part, size) + np.bincount(left + 1, part, size)
-
-
-def _density_of_plane(x: np.ndarray, edge: list[tuple[float, float]]) -> np.ndarray:
-    """Kernel density of (draw, 2) standardised draws on a square grid a margin beyond the edges."""
-    flat = np.zeros(len(x), np.int64)
-    steps = []
-    for column, (low, high) in zip(x.T, edge, strict=True):
-        length = (high - low) * (1 + 2 * _MARGIN)
-        steps.append(length / _SIDE)
-        flat = flat * _SIDE + np.floor((column - low + _MARGIN * (high - low)) / steps[-1]).astype(np.int64)
-    counts = np.bincount(flat, minlength=_SIDE**2).reshape(_SIDE, _SIDE)
-    bandwidth = np.cov(x.T) * len(x) ** (-1 / 3)
-    u, v = np.meshgrid(np.fft.fftfreq(_SIDE, steps[0]), np.fft.rfftfreq(_SIDE, steps[1]), indexing="ij")
-    form = bandwidth[0, 0] * u**2 + 2 * bandwidth[0, 1] * u * v + bandwidth[1, 1] * v**2
-    smooth = np.fft.irfft2(np.fft.rfft2(counts) * np.exp(-2 * np.pi**2 * form), (_SIDE, _SIDE))
-    return smooth / (len(x) * steps[0] * steps[1])

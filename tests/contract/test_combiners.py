@@ -140,3 +140,30 @@ def test_degenerate_shards_are_handled_or_refused_by_name(name, case, with_modes
         assert "shard" in str(error)  # noqa: PT017
     else:
         check(combined, draws)
+
+
+@pytest.mark.parametrize("name", ["swiss", "consensus", "product", "weierstrass", "wasserstein"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "constant coordinate in one shard",
+        "fewer draws than dimensions",
+        "one draw in a shard",
+        "identical draws in a shard",
+    ],
+)
+def test_what_was_mended_is_said(name, case):
+    sound, _ = gaussian_shards(name, 3, [60, 60, 60, 60])
+    draws = ShardDraws.of(DEGENERATE[case](list(sound.values)), scaling=sound.scaling)
+    notes = run(name, draws, None).notes
+    assert any("covariance of shard 0" in note for note in notes), notes
+
+
+@pytest.mark.parametrize("name", ["swiss", "consensus", "product", "weierstrass", "wasserstein"])
+def test_a_parameter_that_is_constant_everywhere_stays_constant(name):
+    sound, _ = gaussian_shards(name, 3, [60, 60, 60, 60])
+    values = DEGENERATE["constant coordinate in all shards"](list(sound.values))
+    combined = run(name, ShardDraws.of(values, scaling=sound.scaling), None)
+    np.testing.assert_allclose(combined.values[:, 0], 7, rtol=1e-12)
+    assert (combined.values[:, 1:].std(axis=0) > 0.1).all()
+    assert any("only 2 of 3 directions" in note for note in combined.notes)

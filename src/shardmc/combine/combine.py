@@ -70,18 +70,13 @@ def combine(
     (1000,)
     """
     chosen = combiner(method, **options)
-    shards, layout = as_shards(draws, chosen, shares, names)
+    values, layout = read_shards(draws, names)
+    share = None if shares is None else np.asarray(shares, dtype=np.float64)
+    shards = ShardDraws.of(values, share, chosen.scaling)
     combined = chosen(shards, located, np.random.default_rng(seed))
     label = method if isinstance(method, str) else type(method).__name__
     notes = (*far_shards(shards), *combined.notes)
     return CombinedDraws(combined.values, layout, combined.shard, notes, label)
-
-
-def as_shards(draws: Any, chosen: Combiner, shares: Any, names: Sequence[str] | None):
-    """Draws in any form as the shards that a combiner takes, and their layout."""
-    values, layout = read_shards(draws, names)
-    share = None if shares is None else np.asarray(shares, dtype=np.float64)
-    return ShardDraws.of(values, share, chosen.scaling), layout
 
 
 def far_shards(draws: ShardDraws) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from shardmc.types import Combined, ShardDraws
 SINGULAR = 1e-10
 """Smallest eigenvalue of a correlation matrix below which a covariance counts as singular."""
 CONSTANT = 1e-13
-"""Standard deviation, relative to the largest magnitude, below which a coordinate counts as constant."""
+"""Standard deviation, relative to the mean, below which a coordinate counts as constant: what rounding makes."""
 
 
 def listed(shards: Sequence[int] | np.ndarray) -> str:
@@ -58,6 +58,14 @@ def symmetric(matrix: np.ndarray) -> np.ndarray:
 def inflation(num_draws: int) -> float:
     """The factor sqrt(T / (T - 1)) that undoes the shrinkage of T draws about their own mean."""
     return float(np.sqrt(num_draws / (num_draws - 1))) if num_draws > 1 else 1.0
+
+
+def clean_covariances(draws: ShardDraws) -> np.ndarray:
+    """Covariance of each shard's draws, (shard, dim, dim), with exact zeros for coordinates that are constant."""
+    covariances = draws.covariances
+    sd = np.sqrt(np.einsum("ijj->ij", covariances))
+    varies = sd > CONSTANT * np.abs(draws.means)
+    return covariances if varies.all() else covariances * varies[:, :, None] * varies[:, None, :]
 
 
 def is_singular(covariance: np.ndarray) -> bool:
@@ -107,19 +115,18 @@ def invertible_covariances(draws: ShardDraws) -> tuple[np.ndarray, tuple[str, ..
     """
     degrees = np.array([len(v) - 1 for v in draws.values])
     few = degrees < 2 * draws.dim
-    singular = np.array([is_singular(c) for c in draws.covariances]) & ~few
+    covariances = clean_covariances(draws)
+    singular = np.array([is_singular(c) for c in covariances]) & ~few
     poor = few | singular
     if not poor.any():
-        return draws.covariances, ()
+        return covariances, ()
     # Fractional subposteriors are wider by 1 / share: compare like with like.
     factor = (draws.shares if draws.scaling == "fractional" else np.ones(draws.num_shards))[:, None, None]
-    common = draws.covariances * factor
+    common = covariances * factor
     sound = np.ones_like(poor) if poor.all() else ~poor
     target = np.tensordot(draws.shares[sound], common[sound], axes=1) / draws.shares[sound].sum()
-    covariances = np.stack(
-        [mended(c, n, target) if p else c for c, n, p in zip(common, degrees, poor, strict=True)]
-    )
-    return covariances / factor, _mending_notes(few, singular, draws.dim)
+    sturdy = [mended(c, n, target) if p else c for c, n, p in zip(common, degrees, poor, strict=True)]
+    return np.stack(sturdy) / factor, _mending_notes(few, singular, draws.dim)
 
 
 def _mending_notes(few: np.ndarray, singular: np.ndarray, dim: int) -> tuple[str, ...]:
@@ -176,16 +183,12 @@ class Varying:
 
         With `by_coordinate` only constant coordinates are left out, not linear combinations.
         """
-        average = np.tensordot(draws.shares, draws.covariances, axes=1)
+        average = np.tensordot(draws.shares, clean_covariances(draws), axes=1)
         sd = np.sqrt(np.diag(average))
-        largest = np.max([np.abs(v).max(axis=0) for v in draws.values], axis=0)
-        varies = sd > CONSTANT * largest
-        scale = np.where(varies, sd, 1.0)
+        scale = np.where(sd > 0, sd, 1.0)
         if by_coordinate:
             average = np.diag(np.diag(average))
-        values, vectors = np.linalg.eigh(
-            np.where(np.outer(varies, varies), average, 0) / np.outer(scale, scale)
-        )
+        values, vectors = np.linalg.eigh(average / np.outer(scale, scale))
         kept = vectors[:, values > SINGULAR]
         center = draws.shares @ draws.means
         if kept.shape[1] == draws.dim:
@@ -193,7 +196,8 @@ class Varying:
         return Varying(center, scale[:, None] * kept, kept / scale[:, None])
 
     def reduce(self, draws: ShardDraws) -> ShardDraws:
-        return replace(draws, values=tuple((v - self.center) @ self.dual for v in draws.values))
+        shifted = (v - self.center for v in draws.values)
+        return replace(draws, values=tuple(v if self.is_everything else v @ self.dual for v in shifted))
 
     def lift(self, values: np.ndarray) -> np.ndarray:
         return self.center + values @ self.basis.T

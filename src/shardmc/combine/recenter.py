@@ -10,6 +10,7 @@ import numpy as np
 
 from shardmc.combine.moments import (
     Varying,
+    clean_covariances,
     inflation,
     invertible_covariances,
     is_singular,
@@ -261,7 +262,7 @@ def _match_to_others(
     if rescale and not is_singular(spread):
         maps = [
             transport(mended(covariance, len(v) - 1, spread), spread)
-            for covariance, v in zip(draws.covariances, draws.values, strict=True)
+            for covariance, v in zip(clean_covariances(draws), draws.values, strict=True)
         ]
     return [
         m if ok else mean + (v - v.mean(axis=0)) @ a.T

@@ -20,7 +20,7 @@ class Comparison:
 
     label: str
     distances: Mapping[str, np.ndarray]  # method -> (data set,)
-    floor: np.ndarray  # (data set,) the same distance for as many exact draws
+    floor: np.ndarray  # the same distance for as many exact draws, at least once per data set
     printed: Mapping[str, float | None]  # what the paper says
     reasons: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Why the first method is not closer than the second here, though the paper finds it so."""

@@ -50,8 +50,8 @@ def reproduce(
     quick
         A smaller version: fewer rows, draws and data sets.
     covtype
-        The Covertype data for table-2: an .npz, CSV or Parquet file. Without it, the file `covtype.npz` in the folder
-        named by SHARDMC_DATA or in ../shared/data, otherwise scikit-learn's `fetch_covtype`.
+        The Covertype data for table-2: an .npz file, or UCI's covtype.data. Without it, the file `covtype.npz` in the
+        folder named by SHARDMC_DATA or in ../shared/data, otherwise scikit-learn's `fetch_covtype`.
     progress
         Called as progress(name of the result, done, total).
     seed

@@ -62,9 +62,14 @@ def canvas(rows: int, columns: int, width: float = 7.2, height: float = 2.3) -> 
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def legend_above(figure: Canvas, panel: Any) -> None:
+def legend_above(figure: Canvas, panel: Any, columns: int = 6) -> None:
     """One legend for all panels, above them and clear of the curves."""
     handles, labels = panel.get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside upper center", ncols=min(len(labels), 6), frameon=False, fontsize=9
+        handles,
+        labels,
+        loc="outside upper center",
+        ncols=min(len(labels), columns),
+        frameon=False,
+        fontsize=9,
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from shardmc.clock import Clock
@@ -17,6 +19,7 @@ from shardmc.journal import Journal
 from shardmc.judge import combine_sampled, judge
 from shardmc.locate import KEEP, influential, locate, locate_shards
 from shardmc.model import Model, columns_used, validate
+from shardmc.model.fingerprint import fingerprint
 from shardmc.posterior import Posterior
 from shardmc.sample import Auto, Sampler, sample
 from shardmc.sample import sampler as named_sampler
@@ -100,7 +103,8 @@ def fit(
 
     source, model = clock("read", _open, model, data, seed)
     count = _number_of_shards(shards, source.num_rows, model.dim, draws)
-    blocks = clock("split", source.split, Partition(count, shuffle, stratify, weights), seed)
+    partition = Partition(count, shuffle, stratify, weights)
+    blocks = clock("split", source.split, partition, seed)
     plan = {
         "rows": source.num_rows,
         "shards": count,
@@ -111,9 +115,12 @@ def fit(
         "stratified": stratify is not None,
         "weighted": weights is not None,
         "keep": keep,
-        "sampler": repr(sampler),
-        "combiner": repr(combiner),
+        "sampler": _in_words(sampler),
+        "combiner": _in_words(combiner),
         "scaling": combiner.scaling,
+        "precision": jnp.result_type(float).name,
+        # What words leave out: which rows have which weights, what a user's own functions do.
+        "content": fingerprint(partition.fingerprint, sampler, combiner),
     }
     with Journal(run_dir, plan, source, model) as journal:
         kept, located = journal.located(blocks) or _locate(
@@ -155,6 +162,11 @@ def fit(
         )
         journal.write_posterior(posterior)
     return posterior
+
+
+def _in_words(method: Sampler | Auto | Combiner) -> str:
+    """A sampler or combiner with its options, the same in every process."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(method))
 
 
 def _check_options(draws: int, seed: int, keep: float | None) -> None:

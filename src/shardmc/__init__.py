@@ -42,7 +42,7 @@ _HOMES = {
     "ShardmcError": "shardmc.errors",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]
+__all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
     from shardmc.combine import Consensus as Consensus

@@ -82,7 +82,7 @@ class Journal:
             {
                 "mode": located.mode.theta,
                 "curvature": located.mode.curvature,
-                "decrement": np.float64(located.mode.decrement),
+                "decrement": np.array(located.mode.decrement),
                 "shard_modes": located.shard_modes,
                 "shard_curvatures": located.shard_curvatures,
                 "shard_decrements": located.decrements,

@@ -94,7 +94,7 @@ class Posterior:
         coordinate and are missing where a parameter has no coordinate of its own.
         """
         import pandas as pd
-        from arviz_stats.base import array_stats
+        from arviz_stats.base.array import array_stats
 
         columns = self.flat()
         values = np.stack(list(columns.values()), axis=-1)
@@ -220,15 +220,15 @@ class Posterior:
             raise RunError(
                 f"The file's layout is version {record['layout']}; this shardmc reads version {_LAYOUT}."
             )
-        theta = tree["unconstrained"]["theta"]
-        posterior, shards = tree["posterior"], tree["shards"]
-        stats = tree["sample_stats"]
+        groups = ("posterior", "unconstrained", "sample_stats", "shards")
+        posterior, unconstrained, stats, shards = (tree[group].to_dataset() for group in groups)
+        theta = unconstrained["theta"]
         return Posterior(
-            draws={name: _flat(posterior[name].values) for name in posterior.data_vars},
+            draws={str(name): _flat(values.values) for name, values in posterior.data_vars.items()},
             theta=_flat(theta.values),
             names=tuple(map(str, theta.coords["coordinate"].values)),
-            shard=_flat(stats["shard"].values) if "shard" in stats.data_vars else None,
-            mode=tree["unconstrained"]["mode"].values if "mode" in tree["unconstrained"].data_vars else None,
+            shard=_flat(stats["shard"].values) if "shard" in stats else None,
+            mode=unconstrained["mode"].values if "mode" in unconstrained else None,
             shards=ShardTable(
                 share=shards["share"].values,
                 size=shards["size"].values,
@@ -238,8 +238,8 @@ class Posterior:
                 r_hat=shards["r_hat"].values,
                 sampler=tuple(map(str, shards["sampler"].values)),
                 draws=shards["draws"].values,
-                mode=shards["mode"].values if "mode" in shards.data_vars else None,
-                disagreement=shards["disagreement"].values if "disagreement" in shards.data_vars else None,
+                mode=shards["mode"].values if "mode" in shards else None,
+                disagreement=shards["disagreement"].values if "disagreement" in shards else None,
             ),
             certificate=None
             if record["certificate"] is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,8 +20,8 @@ _VERDICT_STYLE = {"within": "bold green", "off": "bold red", "cannot tell": "bol
 def frame_table(frame: pd.DataFrame, title: str, digits: dict[str, str] | None = None) -> Table:
     """A table of numbers, right-aligned, four significant digits unless told otherwise."""
     formats = {"ess": ",.0f", "r_hat": ".3f", "mean_error": "+.3f", "sd_ratio": ".3f", **(digits or {})}
-    table = Table(title=title, title_justify="left", header_style="bold")
-    table.add_column(str(frame.index.name or ""))
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(str(frame.index.name or ""), no_wrap=True)
     for column in frame.columns:
         table.add_column(str(column), justify="right")
     for name, row in frame.iterrows():

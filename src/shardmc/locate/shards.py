@@ -20,7 +20,7 @@ from shardmc.types import Engine, Located, Mode
 class _Search(NamedTuple):
     """A Newton search: where it stands, and the curvature and decrement before its last step."""
 
-    count: jax.Array
+    steps: jax.Array
     u: jax.Array  # (dim,)
     curvature: jax.Array  # (dim, dim)
     decrement: jax.Array
@@ -60,7 +60,7 @@ class ShardMode:
             return jnp.where(gains[0] > 0, 1.0, lengths[jnp.argmax(gains)])
 
         def searching(state: _Search) -> jax.Array:
-            return (state.count < self.max_steps) & ~state.arrived
+            return (state.steps < self.max_steps) & ~state.arrived
 
         def advance(state: _Search) -> _Search:
             step, curvature, decrement = newton(state.u)
@@ -69,7 +69,7 @@ class ShardMode:
             remaining = jnp.where(ratio < 0.2, 2 * ratio**2 * decrement, decrement)
             length = lax.cond(decrement < 0.5, lambda u, step: jnp.ones(()), length_of, state.u, step)
             arrived = (decrement < DECREMENT) | ((decrement < 0.3) & (remaining < DECREMENT / 10))
-            return _Search(state.count + 1, state.u + length * step, curvature, decrement, remaining, arrived)
+            return _Search(state.steps + 1, state.u + length * step, curvature, decrement, remaining, arrived)
 
         origin = jnp.zeros_like(frame.center)
         far = jnp.asarray(jnp.inf, origin.dtype)
@@ -77,7 +77,7 @@ class ShardMode:
             jnp.int32(0), origin, jnp.zeros((*origin.shape, *origin.shape)), far, far, jnp.array(False)
         )
         end = lax.while_loop(searching, advance, start)
-        return end.u, end.curvature, jnp.where(end.arrived, end.remaining, jnp.inf), end.count
+        return end.u, end.curvature, jnp.where(end.arrived, end.remaining, jnp.inf), end.steps
 
 
 def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> Located:

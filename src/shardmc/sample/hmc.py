@@ -42,14 +42,14 @@ class HMC(Walker):
 
         return hmc.init(u, target.log_density)
 
-    def step(self, target: Target, key: jax.Array, states: Any, step_size: jax.Array) -> tuple[Any, Moved]:
+    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
         from blackjax.mcmc import hmc
 
         kernel = hmc.build_kernel()
         key_jitter, key_chains = jax.random.split(key)
         # One length for all chains of the shard: they stay in step, none waits for another.
         length = self.trajectory * jax.random.uniform(key_jitter, minval=0.6, maxval=1.4)
-        num_steps = jnp.clip(jnp.round(length / step_size), 1, 1000).astype(int)
+        num_steps: Any = jnp.clip(jnp.round(length / step_size), 1, 1000).astype(int)
         metric = jnp.ones(target.dim)
 
         def one(key: jax.Array, state: Any):

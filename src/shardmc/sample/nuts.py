@@ -42,7 +42,7 @@ class NUTS(Walker):
 
         return nuts.init(u, target.log_density)
 
-    def step(self, target: Target, key: jax.Array, states: Any, step_size: jax.Array) -> tuple[Any, Moved]:
+    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
         from blackjax.mcmc import nuts
 
         kernel = nuts.build_kernel()

@@ -43,7 +43,7 @@ class RandomWalk(Walker):
 
         return random_walk.init(u, target.log_density)
 
-    def step(self, target: Target, key: jax.Array, states: Any, step_size: jax.Array) -> tuple[Any, Moved]:
+    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
         from blackjax.mcmc import random_walk
 
         kernel = random_walk.build_additive_step()
@@ -55,7 +55,7 @@ class RandomWalk(Walker):
                 return state, info.acceptance_rate
 
             state, acceptance = jax.lax.scan(hop, state, jax.random.split(key, self.thin))
-            return state, acceptance.mean()
+            return state, jnp.mean(acceptance)
 
         states, acceptance = jax.vmap(one)(jax.random.split(key, self.chains), states)
         each = jnp.full(self.chains, self.thin)

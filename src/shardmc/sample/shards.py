@@ -41,8 +41,8 @@ class ShardChains:
         """As named arrays, for a file."""
         return {
             "theta": self.theta,
-            "acceptance": np.float64(self.acceptance),
-            "divergences": np.int64(self.divergences),
+            "acceptance": np.array(self.acceptance),
+            "divergences": np.array(self.divergences),
             "sampler": np.array(self.sampler),
         }
 

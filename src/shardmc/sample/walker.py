@@ -22,9 +22,10 @@ _PILOT_STEPS = 120
 class Moved(NamedTuple):
     """One step of all chains of a shard."""
 
-    acceptance: jax.Array  # (chain,) probabilities
-    divergent: jax.Array  # (chain,)
-    evaluations: jax.Array  # (chain,) how often the target was evaluated
+    # BlackJAX annotates one chain's scalars; here they are arrays over chains.
+    acceptance: Any  # (chain,) probabilities
+    divergent: Any  # (chain,)
+    evaluations: Any  # (chain,) how often the target was evaluated
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,8 @@ class Walker(Sampler):
         """State of one chain at u."""
 
     @abstractmethod
-    def step(
-        self, target: Target, key: jax.Array, states: Any, step_size: jax.Array
-    ) -> tuple[Any, jax.Array, jax.Array]:
-        """All chains' next states, acceptance probabilities (chain,) and whether each diverged (chain,)."""
+    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
+        """All chains' next states, and how they got there."""
 
     def tune(self, target: Target, key: jax.Array) -> jax.Array:
         """Log step size at which the chains' mean acceptance is the wanted one (Nesterov's dual averaging)."""

@@ -213,3 +213,17 @@ assert posterior.certificate.verdict == "within", posterior.certificate.sentence
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_newton_steps_move_the_centre_from_the_mean_of_means_to_the_mode(model, rows):
+    """Remark 1: no step is Algorithm 1, a few steps are the converged centre."""
+    options = {"shards": 10, "draws": 500, "seed": 1, "check": False}
+    plain = shardmc.fit(model, rows, combiner=shardmc.Recenter("mean", "none"), **options)
+    none = shardmc.fit(model, rows, combiner=shardmc.Recenter("newton", "none", steps=0), **options)
+    five = shardmc.fit(model, rows, combiner=shardmc.Recenter("newton", "none", steps=5), **options)
+    converged = shardmc.fit(model, rows, combiner=shardmc.Recenter("newton", "none"), **options)
+    sd = converged.theta.std(axis=0)
+    np.testing.assert_allclose(none.theta / sd, plain.theta / sd, atol=1e-6)
+    np.testing.assert_allclose(five.theta / sd, converged.theta / sd, atol=0.02)
+    with pytest.raises(OptionError, match="need the rows"):
+        shardmc.combine(np.zeros((2, 5, 1)), shardmc.Recenter("newton", "none", steps=2))

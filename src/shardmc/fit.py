@@ -18,7 +18,7 @@ from shardmc.errors import ModelError, OptionError
 from shardmc.journal import Journal
 from shardmc.judge import combine_sampled, judge
 from shardmc.locate import KEEP, influential, locate, locate_shards
-from shardmc.model import Model, columns_used, validate
+from shardmc.model import Model, Recipe, columns_used, validate
 from shardmc.model.fingerprint import fingerprint
 from shardmc.posterior import Posterior
 from shardmc.sample import Auto, Sampler, sample
@@ -29,7 +29,7 @@ _SAMPLE_ROWS = 64
 
 
 def fit(
-    model: Model,
+    model: Recipe,
     data: Any,
     *,
     shards: int | str = "auto",
@@ -141,7 +141,7 @@ def fit(
             on_shard=journal.write,
             on_progress=clock.counter("sample", count),
         )
-        combined = clock("combine", combine_sampled, model, combiner, sampled, located, seed)
+        combined = clock("combine", combine_sampled, model, blocks, combiner, sampled, located, engine, seed)
         judged = clock(
             "check", judge, model, blocks, located, sampled, combined, engine, seed, certified=check
         )
@@ -178,15 +178,15 @@ def _check_options(draws: int, seed: int, keep: float | None) -> None:
         raise OptionError(f"keep must be a positive number, or None to keep no rows, not {keep!r}.")
 
 
-def _open(model: Model, data: Any, seed: int) -> tuple[Source, Model]:
+def _open(model: Recipe, data: Any, seed: int) -> tuple[Source, Model]:
     """The rows the model reads, and the model, tried on a few of them before anything is compiled."""
     source = as_source(data)
-    rows = source.sample(_SAMPLE_ROWS, seed)
-    model = model.bind(rows)
-    validate(model, rows)
     if source.is_table:
-        source = source.select(columns_used(model, rows))
-    return source, model
+        source = source.select(columns_used(model, source.sample(_SAMPLE_ROWS, seed)))
+    rows = source.sample(_SAMPLE_ROWS, seed)
+    bound = model.bind(rows)
+    validate(bound, rows)
+    return source, bound
 
 
 def _number_of_shards(shards: int | str, num_rows: int, dim: int, draws: int) -> int:

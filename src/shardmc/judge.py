@@ -10,7 +10,7 @@ import numpy as np
 from shardmc.check import Certificate, agree, certify, choose, diagnose, ordered
 from shardmc.data import Blocks
 from shardmc.errors import SamplingError
-from shardmc.locate import gradients
+from shardmc.locate import gradients, newton_steps
 from shardmc.model import Model
 from shardmc.posterior import ShardTable
 from shardmc.sample import Sampled
@@ -40,7 +40,13 @@ class Judged:
 
 
 def combine_sampled(
-    model: Model, combiner: Combiner, sampled: Sampled, located: Located | None, seed: int
+    model: Model,
+    blocks: Blocks,
+    combiner: Combiner,
+    sampled: Sampled,
+    located: Located | None,
+    engine: Engine,
+    seed: int,
 ) -> Result:
     """Run the combiner on the scale that it works on, and express its draws on both."""
     good = sampled.good
@@ -57,7 +63,8 @@ def combine_sampled(
     where = None if located is None else located.subset(good)
     rng = np.random.default_rng([seed, 3])
     if combiner.space == "unconstrained":
-        combined = combiner(draws, where, rng)
+        settled = combiner.settled(draws, lambda start, steps: newton_steps(model, blocks, start, steps, engine))
+        combined = settled(draws, where, rng)
         theta, natural = combined.values, model.constrain_draws(combined.values)
     else:
         moved = ShardDraws.of([model.natural_vector(v) for v in draws.values], draws.shares, draws.scaling)

@@ -168,6 +168,10 @@ class Combiner(ABC):
     space: Literal["unconstrained", "natural"] = "unconstrained"
     """The scale of the parameters on which it works."""
 
+    def settled(self, draws: ShardDraws, newton: Callable[[np.ndarray, int], np.ndarray]) -> Combiner:
+        """The combiner with what it must ask the rows: `newton(start, steps)` climbs the posterior of all rows."""
+        return self
+
     @abstractmethod
     def __call__(self, draws: ShardDraws, located: Located | None, rng: np.random.Generator) -> Combined:
         """Combine the shards' draws."""

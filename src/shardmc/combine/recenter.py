@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, final, get_args
 
 import numpy as np
@@ -64,6 +64,9 @@ class Recenter(Combiner):
         inverse covariances. False gives the algorithms as printed.
     space
         The scale of the parameters that the draws are on. Modes belong to the unconstrained scale.
+    steps
+        With center="newton", so many Newton steps from the share-weighted mean of the means, as in the paper's
+        examples, in place of the mode itself. Only `fit`, which has the rows, can take them.
 
     Notes
     -----
@@ -82,6 +85,7 @@ class Recenter(Combiner):
     spread: Spread = "precision"
     small_sample: bool = True
     space: Literal["unconstrained", "natural"] = "unconstrained"
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.center, str):
@@ -103,6 +107,15 @@ class Recenter(Combiner):
                 "center='mean', 'precision' or numbers, and scale='none' or 'draws'."
             )
 
+        if self.steps is not None and (self.center != "newton" or self.steps < 0):
+            raise OptionError('steps of Recenter is a number of Newton steps, and goes with center="newton".')
+
+    def settled(self, draws: ShardDraws, newton: Callable[[np.ndarray, int], np.ndarray]) -> Recenter:
+        """With `steps`, the centre that so many Newton steps reach from the mean of the shards' means."""
+        if self.steps is None:
+            return self
+        return replace(self, center=newton(draws.shares @ draws.means, self.steps), steps=None)
+
     @staticmethod
     def algorithm_1(space: Literal["unconstrained", "natural"] = "unconstrained") -> Recenter:
         """Algorithm 1 of the paper as printed: means to the mean of means, no scaling, no correction."""
@@ -115,6 +128,8 @@ class Recenter(Combiner):
 
     def __call__(self, draws: ShardDraws, located: Located | None, rng: np.random.Generator) -> Combined:
         """Combine draws of the rescaled subposteriors; `rng` is not used."""
+        if self.steps is not None:
+            raise OptionError("Newton steps need the rows: use shardmc.fit, or give the centre as numbers.")
         located = None if self.space == "natural" else located
         center, scale, notes = self._resolve(draws, located)
         origins, target, center_notes = self._centers(center, draws, located)

@@ -12,14 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardmc.check.agreement import agree
 from shardmc.check.certificate import certify, choose
 from shardmc.posterior import Posterior, ShardTable
 from shardmc.report import write_report
-from shardmc.types import Finding, Mode
+from shardmc.types import Finding, Located, Mode
 
 FINDINGS = (
-    Finding("error", "agreement", "Shard 3 disagrees.", "Look at its rows.", {"q": 812.5, "size": 1000}),
-    Finding("warning", "chains", "R-hat of beta[1] is 1.03 in shard 7.", "Draw more.", {"r_hat": 1.03}),
+    Finding(
+        "error", "rows", "Column x holds one value only.", "Leave it out.", {"column": "x", "value": 812.5}
+    ),
+    Finding(
+        "warning",
+        "chains",
+        "R-hat of beta[1] is 1.03 in shard 7.",
+        "Draw more.",
+        {"shards": [7], "r_hat": 1.03},
+    ),
     Finding("note", "chains", "All shards used the independence sampler."),
 )
 
@@ -101,7 +110,7 @@ def gaussian_posterior(
     lost: int = 0,
     corrupted: Sequence[int] = (),
     names: Sequence[str] | None = None,
-    findings: tuple[Finding, ...] = FINDINGS,
+    findings: tuple[Finding, ...] | None = None,
 ) -> Posterior:
     """Recentred draws of exact Gaussian shards.
 
@@ -130,17 +139,25 @@ def gaussian_posterior(
     if lost:
         theta = theta.copy()
         theta[:: len(theta) // lost] = np.nan
-    offset = center - mode
-    q = np.einsum("si,ij,sj->s", offset, curvature, offset) / (shards - 1) if shards > 1 else None
+    located = Located(
+        known,
+        np.full(shards, 1 / shards),
+        center,
+        np.tile(curvature, (shards, 1, 1)),
+        np.zeros(shards),
+        np.ones(shards, bool),
+    )
+    agreement = agree(located, np.full(shards, 1000), labels) if shards > 1 else None
+    noticed = [] if agreement is None else agreement.findings
     return Posterior(
         draws=_natural(theta, labels),
         theta=theta,
         names=labels,
         shard=origin if pooled else None,
-        shards=_table(center[:, None] + noise, center, q, rng),
+        shards=_table(center[:, None] + noise, center, None if agreement is None else agreement.q, rng),
         mode=mode,
         certificate=certificate,
-        findings=findings,
+        findings=(*noticed, *FINDINGS) if findings is None else findings,
         notes=("One note: 3 shards were read from the run folder.",),
         plan=_plan(shards, per_shard, pooled),
         seconds={"read": 0.21, "split": 0.013, "locate": 1.9, "sample": 4.4, "combine": 0.05, "check": 0.8},

@@ -13,14 +13,13 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from shardmc.check.agreement import agree
 from shardmc.errors import OptionError
 from shardmc.report import plots
 from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
 from shardmc.report.density import density_curve
-from shardmc.report.shards import outlying, threshold
+from shardmc.report.shards import outlying
 from shardmc.report.style import COLORS, DARK, TickLabels, to_svg
-from shardmc.types import Located, Mode
+from shardmc.types import Finding
 
 MODULES = ("choice", "numbers", "density", "tables")
 
@@ -129,28 +128,22 @@ def test_outlying_shards_are_drawn_and_named(cases):
     assert len(outlying(cases["within"])) == 0
 
 
-def test_outlying_shards_are_those_of_the_check(make_posterior):
-    rng = np.random.default_rng(4)
-    modes = np.sqrt(59) * rng.normal(size=(60, 3))
-    modes[::12] *= 2.2  # some beyond the level, some not
-    located = Located(
-        mode=Mode(np.zeros(3), np.eye(3), 0.0, 1.0),
-        shares=np.full(60, 1 / 60),
-        shard_modes=modes,
-        shard_curvatures=np.tile(np.eye(3), (60, 1, 1)),
-        decrements=np.zeros(60),
-        found=np.ones(60, bool),
-    )
-    agreement = agree(located, np.full(60, 100), ["a", "b", "c"])
-    posterior = make_posterior(3, 60)
-    posterior = replace(posterior, shards=replace(posterior.shards, disagreement=agreement.q))
-    assert 0 < len(agreement.outliers) < 5
-    assert set(outlying(posterior)) == set(agreement.outliers)
+def test_many_outlying_shards_are_counted(make_posterior):
+    wild = make_posterior(2, 40, corrupted=range(0, 30, 3))
+    assert set(outlying(wild)) >= set(range(0, 30, 3))
+    (axes,) = plots.plot_shards(wild).axes
+    assert f"{len(outlying(wild))} shards disagree" in axes.get_title(loc="left")
 
 
-def test_threshold_is_family_wise(cases):
-    # Any of 12 chi^2_4 variables is above the limit with probability 0.01 at most, and not much less.
-    assert 0.0099 < 1 - stats.chi2.cdf(threshold(cases["within"], 0.01), 4) ** 12 <= 0.01
+def test_findings_of_shards_that_do_not_exist_are_left_out(cases):
+    strange = (Finding("warning", "agreement", "Shard 99.", "", {"shard": 99, "q": 1e4}),)
+    assert len(outlying(replace(cases["within"], findings=strange))) == 0
+
+
+def test_shards_that_do_not_mix_are_marked(cases):
+    figure = plots.plot_chains(cases["within"])  # its finding names shard 7
+    marked = [line.get_xdata() for line in figure.axes[2].lines if line.get_marker() == "D"]
+    assert [list(x) for x in marked] == [[7]]
 
 
 def test_failed_shards_are_not_drawn(cases):

@@ -134,16 +134,16 @@ def agreement_picture(posterior: Posterior) -> Picture | None:
         return None
     beyond, missing = outlying(posterior), int((~np.isfinite(q)).sum())
     said = (
-        f"{len(beyond)} of {len(q):,} shards lie above what chance makes (shard {', '.join(map(str, beyond[:6]))}"
-        f"{', …' if len(beyond) > 6 else ''})."
+        f"{len(beyond)} of {len(q):,} shards disagree: {', '.join(map(str, beyond[:6]))}"
+        f"{', …' if len(beyond) > 6 else ''}."
         if len(beyond)
-        else "No shard lies above what chance makes."
+        else "No shard stands out."
     )
     without = f" {missing} without a mode are left out." if missing else ""
     caption = (
-        "How far each shard's mode is from that of all rows, against what chance makes if all rows come from one "
-        f"model. {said}{without} The band holds each point of a good run with probability 0.95; the dashed line holds "
-        f"all of them with probability {1 - LEVEL:g} at least."
+        "How far each shard's mode is from that of all rows, over what chance makes if all rows come from one model "
+        f"(line, and the band of 95 %). {said}{without} A diamond is a shard that the check names; the chance that it "
+        f"names any shard of random rows is {LEVEL:g}."
     )
     return picture("agreement", "Do the shards agree?", plot_shards(posterior), caption)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import numpy as np
 
+from shardmc.check.findings import ordered
 from shardmc.errors import RunError
 from shardmc.posterior import Posterior
 from shardmc.report import figures, tables
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _ROWS = 25  # of the summary table that are shown at once
 _NOTEBOOK_ROWS = 10
-_GRAVITY = {"error": 0, "warning": 1, "note": 2}
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,6 @@ def _extreme(values: np.ndarray, reduce: np.ufunc) -> float:
 
 def _findings(found: Sequence[Finding]) -> list[dict[str, Any]]:
     """Findings, the gravest first, with their numbers as text."""
-    ordered = sorted(found, key=lambda finding: _GRAVITY.get(finding.level, 3))
     return [
         {
             "level": finding.level,
@@ -200,7 +199,7 @@ def _findings(found: Sequence[Finding]) -> list[dict[str, Any]]:
             "advice": finding.advice,
             "numbers": [(str(key), plain(value)) for key, value in finding.values.items()],
         }
-        for finding in ordered
+        for finding in ordered(found)
     ]
 
 

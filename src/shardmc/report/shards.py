@@ -8,46 +8,45 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 from scipy import stats
 
-from shardmc.check.agreement import LEVEL
 from shardmc.errors import OptionError
 from shardmc.posterior import Posterior
 from shardmc.report.style import COLORS, SharedFigure, TickLabels, styled, tidy_axis
 
 _MOST_NAMED = 6
-_GOOD_R_HAT = 1.1  # of one shard, whose chains are short
 
 
-def outlying(posterior: Posterior, level: float = LEVEL) -> np.ndarray:
-    """Shards whose disagreement Q is beyond the family-wise level, the gravest first.
-
-    P(chi^2_d > Q_i) < level / K
-    """
+def outlying(posterior: Posterior) -> np.ndarray:
+    """Shards that the check of agreement names, those with the largest Q first."""
     q = posterior.shards.disagreement
     if q is None:
         return np.empty(0, int)
-    beyond = np.flatnonzero(np.nan_to_num(q, nan=0.0) > threshold(posterior, level))
-    return beyond[np.argsort(-q[beyond], kind="stable")]
+    found = np.array(
+        sorted(_named(posterior, "agreement", "q") | _named(posterior, "agreement", "scatter")), int
+    )
+    return found[np.argsort(-np.nan_to_num(q[found]), kind="stable")]
 
 
-def threshold(posterior: Posterior, level: float = LEVEL) -> float:
-    """The Q that no shard of a good run exceeds, save with chance `level`."""
-    count = int(np.isfinite(posterior.shards.disagreement).sum())  # type: ignore[arg-type]
-    return float(stats.chi2.isf(level / max(count, 1), len(posterior.names)))
+def _named(posterior: Posterior, check: str, about: str) -> set[int]:
+    """Shards in the findings of a check that are about one of its numbers."""
+    found: set[int] = set()
+    for finding in posterior.findings:
+        if finding.check == check and about in finding.values:
+            shards = finding.values.get("shards", [finding.values.get("shard")])
+            found.update(int(shard) for shard in shards if shard is not None)
+    return {shard for shard in found if 0 <= shard < posterior.shards.num_shards}
 
 
 @styled
-def plot_shards(posterior: Posterior, *, level: float = LEVEL) -> Figure:
+def plot_shards(posterior: Posterior) -> Figure:
     """Disagreement of every shard with the whole against what chance makes: a straight line if all is well.
 
     Q_i of shard i, sorted, over the quantiles of chi^2 with d degrees of freedom; the band holds each point with
-    probability 0.95, and shards above the dashed line are named.
+    probability 0.95. Diamonds are the shards that the check of agreement names.
 
     Parameters
     ----------
     posterior
         What `fit` returned, of more than one shard and with modes.
-    level
-        Chance that any shard of a good run lies above the dashed line.
     """
     q = posterior.shards.disagreement
     if q is None or not np.isfinite(q).any():
@@ -56,20 +55,19 @@ def plot_shards(posterior: Posterior, *, level: float = LEVEL) -> Figure:
     order = there[np.argsort(q[there], kind="stable")]
     values, count, dim = q[order], len(order), len(posterior.names)
     expected = stats.chi2.ppf((np.arange(count) + 0.5) / count, dim)
-    limit = threshold(posterior, level)
 
     figure = SharedFigure((4.0, 3.1))
     axes = figure.add_axes((0.17, 0.15, 0.79, 0.77))
     axes.yaxis.set_label_coords(-0.15, 0.5)
-    logarithmic = values[-1] > 4 * limit
+    logarithmic = values[-1] > 8 * expected[-1]
     if logarithmic:
         _logarithmic(axes, max(values[0], 0.01 * dim), values[-1])
-    _draw_chance(axes, expected, dim, limit, level)
-    beyond = values > limit
+    top = _draw_chance(axes, expected, dim)
+    beyond = np.isin(order, outlying(posterior))
     _dots(axes, expected[~beyond], values[~beyond], "combined", "o")
     _dots(axes, expected[beyond], values[beyond], "alarm", "D")
     if not logarithmic:
-        axes.set_ylim(0, 1.1 * max(values[-1], limit))
+        axes.set_ylim(0, 1.1 * max(values[-1], top))
         tidy_axis(axes, "x", 5)
         tidy_axis(axes, "y", 5)
     _name_shards(axes, expected[beyond][::-1], values[beyond][::-1], order[beyond][::-1])
@@ -78,23 +76,14 @@ def plot_shards(posterior: Posterior, *, level: float = LEVEL) -> Figure:
     return figure
 
 
-def _draw_chance(axes: Axes, expected: np.ndarray, dim: int, limit: float, level: float) -> None:
-    """What chance makes: the line of equality, the band around it, and the limit."""
+def _draw_chance(axes: Axes, expected: np.ndarray, dim: int) -> float:
+    """Draw what chance makes, the line of equality and the band around it, and return the height of the band."""
     count = len(expected)
     rank = np.arange(1, count + 1)
     low, high = (stats.chi2.ppf(stats.beta.ppf(p, rank, count + 1 - rank), dim) for p in (0.025, 0.975))
     axes.fill_between(expected, low, high, color=COLORS["rule"], alpha=0.5, linewidth=0)
     axes.plot(expected, expected, color=COLORS["muted"], linewidth=0.8)
-    axes.axhline(limit, color=COLORS["alarm"], linewidth=0.9, linestyle=(0, (4, 3)))
-    axes.annotate(
-        f"none above in {100 * (1 - level):g} % of good runs",
-        (0.01, limit),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 3),
-        textcoords="offset points",
-        color=COLORS["alarm"],
-        fontsize=7,
-    )
+    return float(high[-1])
 
 
 def _logarithmic(axes: Axes, smallest: float, largest: float) -> None:
@@ -117,11 +106,12 @@ def _name_shards(axes: Axes, x: np.ndarray, y: np.ndarray, shards: np.ndarray) -
     if len(shards) > _MOST_NAMED:
         gravest = ", ".join(map(str, shards[:_MOST_NAMED]))
         axes.set_title(
-            f"{len(shards)} shards above the line, the gravest: {gravest}", fontsize=7.5, weight="normal"
+            f"{len(shards)} shards disagree, the gravest: {gravest}", fontsize=7.5, weight="normal"
         )
         return
     if len(shards) == 0:
         return
+    axes.autoscale_view()  # matplotlib does so only when it draws, and the transformations need the limits
     height = 72 * axes.get_position().height * axes.figure.get_figheight()  # type: ignore[union-attr]
     at = axes.transAxes.inverted().transform(axes.transData.transform(np.stack([x, y], axis=1)))
     left = float(at[:, 0].min()) - 0.06
@@ -151,6 +141,8 @@ def _name_shards(axes: Axes, x: np.ndarray, y: np.ndarray, shards: np.ndarray) -
 def plot_chains(posterior: Posterior) -> Figure:
     """Acceptance, smallest effective size and largest R-hat of every shard's own chains.
 
+    Diamonds are the shards that the check of chains names.
+
     Parameters
     ----------
     posterior
@@ -158,14 +150,14 @@ def plot_chains(posterior: Posterior) -> Figure:
     """
     shards = posterior.shards
     rows = [
-        ("acceptance", np.asarray(shards.acceptance, float), None),
-        ("smallest ESS", worst_of(shards.ess, np.fmin), None),
-        ("largest R-hat", worst_of(shards.r_hat, np.fmax), _GOOD_R_HAT),
+        ("acceptance", np.asarray(shards.acceptance, float), _named(posterior, "chains", "acceptance")),
+        ("smallest ESS", worst_of(shards.ess, np.fmin), set()),
+        ("largest R-hat", worst_of(shards.r_hat, np.fmax), _named(posterior, "chains", "r_hat")),
     ]
     figure = SharedFigure((4.0, 3.1))
-    for k, (name, values, limit) in enumerate(rows):
+    for k, (name, values, named) in enumerate(rows):
         axes = figure.add_axes((0.18, 0.735 - 0.305 * k, 0.78, 0.22))
-        _draw_chain_row(axes, values, limit)
+        _draw_chain_row(axes, values, named)
         axes.set_ylabel(name)
         if k < 2:
             axes.tick_params(axis="x", labelbottom=False)
@@ -181,18 +173,16 @@ def worst_of(table: np.ndarray, reduce: np.ufunc) -> np.ndarray:
     return reduce.reduce(np.asarray(table, float), axis=1)
 
 
-def _draw_chain_row(axes: Axes, values: np.ndarray, limit: float | None) -> None:
+def _draw_chain_row(axes: Axes, values: np.ndarray, named: set[int]) -> None:
     shard = np.arange(len(values))
-    beyond = np.zeros(len(values), bool) if limit is None else values > limit
+    beyond = np.isin(shard, list(named))
     _dots(axes, shard[~beyond], values[~beyond], "combined", "o")
     _dots(axes, shard[beyond], values[beyond], "alarm", "D")
-    if limit is not None:
-        axes.axhline(limit, color=COLORS["alarm"], linewidth=0.9, linestyle=(0, (4, 3)))
     finite = values[np.isfinite(values)]
     if len(finite):
         middle = float(np.median(finite))
         axes.axhline(middle, color=COLORS["rule"], linewidth=0.9, zorder=0)
-        low, high = float(finite.min()), max(float(finite.max()), limit or -np.inf)
+        low, high = float(finite.min()), float(finite.max())
         room = 0.12 * (high - low) or 0.05 * abs(middle) or 1.0
         axes.set_ylim(low - room, high + room)
     margin = max(0.5, 0.02 * len(values))

@@ -78,8 +78,9 @@ def measure(
     mean = sample.mean_along(directions, sizes)
     variance = sample.variance_along(directions, sizes)
     ratio = variance.root()
-    # m is in units of the curvature's sd; the sd of the draws over its ratio is the posterior's.
-    unit = scale * ratio.value / np.maximum(values.std(axis=0, ddof=1), 1e-300)
+    # The curvature between draws and posterior: m is the error times it, and the posterior's sd its inverse root.
+    slope = np.maximum(variance.value, 0) / np.maximum((z @ directions.T).var(axis=0, ddof=1), 1e-300)
+    unit = 1 / np.sqrt((1 + slope) / 2)
     halves = split(len(values), shard)
     shifted, widest, narrowest = worst_combinations(sample, halves, np.linalg.inv(basis) * scale, names)
     points = rng.permutation(len(chosen))[:_MOST_POINTS]
@@ -133,9 +134,8 @@ def split(count: int, shard: np.ndarray | None, block: int = 10) -> np.ndarray:
         return np.arange(count) // block % 2 == 0
     order = np.argsort(shard, kind="stable")
     _, starts, sizes = np.unique(np.asarray(shard)[order], return_index=True, return_counts=True)
-    position = np.empty(count, dtype=int)
-    position[order] = np.arange(count) - np.repeat(starts, sizes)
-    size = np.empty(count, dtype=int)
-    size[order] = np.repeat(sizes, sizes)
     # Shards with an odd number of draws give the middle one to either half in turn.
-    return 2 * position + np.asarray(shard) % 2 < size
+    firsts = (sizes + np.cumsum(sizes % 2) % 2) // 2
+    halves = np.empty(count, dtype=bool)
+    halves[order] = np.arange(count) - np.repeat(starts, sizes) < np.repeat(firsts, sizes)
+    return halves

@@ -306,7 +306,7 @@ def test_families_by_name():
     for name in FAMILIES:
         family = named_family(name)
         assert family_from_dict(family.to_dict()) == family
-    with pytest.raises(OptionError, match="Unknown family 'poison'. Did you mean 'poisson'"):
+    with pytest.raises(OptionError, match=r"Unknown family 'poison'\. Did you mean 'poisson'"):
         named_family("poison")
     with pytest.raises(OptionError, match="link"):
         named_family("bernoulli(link=cloglog)")

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from shardmc.data import Source
-from shardmc.errors import DataError, unknown
+from shardmc.errors import DataError, ModelError, unknown
 from shardmc.glm.columns import Columns, look_at_columns, refuse_constant, refuse_dependent
 from shardmc.glm.defaults import choose_priors
 from shardmc.glm.design import Design, Scaling
@@ -73,6 +73,11 @@ def prepare(
     family, seen = _with_levels(family, found.seen, levels)
     family.refuse(seen)
     encoder = _encoder(formula, kinds, found, source.num_rows)
+    if 2 * len(encoder.names) > source.num_rows:
+        raise ModelError(
+            f"The formula makes {len(encoder.names)} columns for {source.num_rows} rows; there must be far more rows. "
+            "Group the levels of a category, or leave terms out."
+        )
     shown = family.levels if isinstance(family, Ordinal) else None
     looked = look_at_columns(source, encoder, roles, kinds, shown, family)
     has_location = formula.has_intercept or isinstance(family, Ordinal)

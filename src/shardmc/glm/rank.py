@@ -73,7 +73,10 @@ def refuse(found: Dependence, has_location: bool) -> None:
     listed = ", ".join(map(repr, found.partners[:6]))
     more = f" and {len(found.partners) - 6} more" if len(found.partners) > 6 else ""
     constant = " and a constant" if has_location else ""
+    advice = "Columns that mark every group need no intercept beside them: write '0 + ...', or leave out one group."
+    if found.name.startswith(("cr(", "cs(", "cc(")):
+        advice = "Splines of this kind hold a constant: write constraints='center' in them, or '0 + ...'."
     raise ModelError(
         f"Column {found.name!r} of the formula is a linear combination of {listed}{more}{constant}; leave one of them "
-        "out. Columns that mark every group need no intercept beside them: write '0 + ...', or leave out one group."
+        f"out. {advice}"
     )

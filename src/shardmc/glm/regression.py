@@ -12,7 +12,7 @@ from shardmc.errors import DataError
 from shardmc.fit import fit
 from shardmc.glm.design import KEY
 from shardmc.glm.families import Family, named_family
-from shardmc.glm.model import build_model, location_name
+from shardmc.glm.model import build_model, named_draws
 from shardmc.glm.prepare import Prepared, prepare
 from shardmc.posterior import Posterior
 from shardmc.types import Finding
@@ -118,9 +118,6 @@ def _start(prepared: Prepared) -> dict[str, Any]:
 def _finished(posterior: Posterior, prepared: Prepared) -> Posterior:
     """The posterior with its design and priors, the intercept first, and what was noticed on the way."""
     design = prepared.design
-    location = design.family.location
-    names = [location, *design.names, *design.family.auxiliaries, location_name(design)]
-    draws = {name: posterior.draws[name] for name in dict.fromkeys(names) if name in posterior.draws}
     plan = {
         **posterior.plan,
         "formula": design.encoder.formula.text,
@@ -132,7 +129,9 @@ def _finished(posterior: Posterior, prepared: Prepared) -> Posterior:
     if prepared.dropped:
         notes = (*notes, f"{prepared.dropped} rows with missing values were dropped.")
     findings = (*posterior.findings, *_separation(prepared))
-    return replace(posterior, draws=draws, plan=plan, notes=notes, findings=findings)
+    return replace(
+        posterior, draws=named_draws(design, posterior.draws), plan=plan, notes=notes, findings=findings
+    )
 
 
 def _separation(prepared: Prepared) -> tuple[Finding, ...]:

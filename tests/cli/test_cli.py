@@ -1,0 +1,140 @@
+"""The command line as a user sees it: sentences, exit codes, results."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import shardmc
+
+
+def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "120"}
+    return subprocess.run(
+        [sys.executable, "-m", "shardmc", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment,
+        check=False,
+    )
+
+
+def test_version_and_help():
+    assert run("--version").stdout == f"shardmc {shardmc.__version__}\n"
+    shown = run("--help").stdout
+    for command in ("fit", "predict", "report", "status", "combine", "compare", "reproduce", "demo"):
+        assert re.search(rf"^  {command} ", shown, re.MULTILINE)
+
+
+def test_help_imports_nothing_heavy():
+    program = "import sys; import shardmc.cli.app; print([m for m in ('jax', 'numpyro', 'pandas') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_demo_writes_a_posterior_that_loads(tmp_path):
+    done = run("demo", "--rows", "5000", "--shards", "5", "--draws", "500", "--out", "result", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Certificate" in done.stdout
+    assert "all rows mean" in done.stdout
+    assert "Wrote result/posterior.nc" in done.stdout
+    assert shardmc.load(tmp_path / "result").draws["beta"].shape == (500, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("demo", "--rows", "10"), "at least 1000 rows"),
+        (("demo", "--rows", "2000", "--shards", "3000"), "between 1 and the number of rows"),
+        (("status", "no-such-run"), "no-such-run"),
+        (("report", "no-such-file.nc"), "no-such-file.nc"),
+        (("combine", "no-such.nc", "--out", "x.nc"), "no file no-such.nc"),
+        (("combine", "--method", "consensis", "shard-0.csv", "shard-1.csv", "--out", "x.nc"), "'consensus'"),
+        (("fit", "no-such.parquet", "y ~ x"), "no-such.parquet"),
+        (("fit", "rows.csv", "y ~ z"), "'z'"),
+        (("fit", "rows.csv", "y ~ x", "--family", "poison"), "'poisson'"),
+        (("fit", "rows.csv", "y ~ x", "--shards", "some"), "whole number"),
+        (("reproduce", "table-9"), "table-"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, arguments, sentence):
+    rng = np.random.default_rng(0)
+    pd.DataFrame({"x": rng.normal(size=200), "y": rng.normal(size=200)}).to_csv(
+        tmp_path / "rows.csv", index=False
+    )
+    for shard in range(2):
+        pd.DataFrame({"a": rng.normal(size=50)}).to_csv(tmp_path / f"shard-{shard}.csv", index=False)
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_combine_and_compare_read_csv_and_write_netcdf(tmp_path):
+    rng = np.random.default_rng(0)
+    for shard in range(3):
+        draws = pd.DataFrame(
+            {"lp__": 0.0, "beta.1": rng.normal(shard, 1, 400), "beta.2": rng.normal(size=400)}
+        )
+        text = "# model = test\n" + draws.to_csv(index=False) + "# Elapsed\n"
+        (tmp_path / f"shard-{shard}.csv").write_text(text)
+    files = [f"shard-{k}.csv" for k in range(3)]
+    done = run("combine", *files, "--method", "algorithm-1", "--out", "posterior.nc", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1,200 draws of beta" in done.stdout
+    pd.DataFrame({"beta.1": rng.normal(1, 1, 500), "beta.2": rng.normal(size=500)}).to_csv(
+        tmp_path / "all.csv", index=False
+    )
+    done = run("compare", *files, "--reference", "all.csv", "--methods", "recenter,swiss", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "noise floor" in done.stdout
+
+
+def test_fit_report_status_and_predict(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=3_000)
+    table = pd.DataFrame(
+        {"x": x, "region": rng.choice(["a", "b"], 3_000), "y": rng.poisson(np.exp(0.3 + 0.4 * x))}
+    )
+    table.to_parquet(tmp_path / "rows.parquet")
+    done = run(
+        *("fit", "rows.parquet", "y ~ x + region", "--family", "poisson", "--shards", "4", "--draws", "800"),
+        *("--out", "run"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Priors: " in done.stdout
+    assert "4 of 4 shards are done" in run("status", "run", cwd=tmp_path).stdout
+    assert (tmp_path / "run" / "report.html").exists()
+    assert run("report", "run", "--out", "page.html", cwd=tmp_path).returncode == 0
+    done = run("predict", "run", "rows.parquet", "--out", "predictions.parquet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    predicted = pd.read_parquet(tmp_path / "predictions.parquet")
+    assert len(predicted) == 3_000
+    assert abs(predicted["mean"].mean() / table["y"].mean() - 1) < 0.1
+
+
+def test_ctrl_c_ends_a_run_with_one_line(tmp_path):
+    """Bounded by the pytest run itself, not by a clock: the process must end by itself after the signal."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shardmc", "demo", "--rows", "200000", "--draws", "2000000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()  # it has begun
+    time.sleep(5)  # and is somewhere in its work
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.strip() == "shardmc: interrupted; finished shards of a run folder are kept."

@@ -59,10 +59,14 @@ def pool(values: Sequence[np.ndarray], weights: np.ndarray) -> tuple[np.ndarray,
     lengths = np.array([len(v) for v in values])
     # Ties go by the number of draws and then by the draws themselves, so that the order of the shards is no
     # matter.
-    means = np.array([v.mean(axis=0) for v in values])
-    counts = apportion(weights, _size(lengths, weights), (lengths, *means.T[:1]))
-    picks = [np.arange(n) * length // max(n, 1) for n, length in zip(counts, lengths, strict=True)]
-    pooled = np.concatenate([v[pick] for v, pick in zip(values, picks, strict=True)])
+    means = np.array([v[:, 0].mean() for v in values])
+    counts = apportion(weights, _size(lengths, weights), (lengths, means))
+    pooled = np.concatenate(
+        [
+            v if n == len(v) else v[np.arange(n) * len(v) // max(n, 1)]
+            for v, n in zip(values, counts, strict=True)
+        ]
+    )
     shard = np.repeat(np.arange(len(values)), counts)
     return pooled, shard, _repeat_notes(counts, lengths)
 

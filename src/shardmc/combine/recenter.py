@@ -135,11 +135,12 @@ class Recenter(Combiner):
         origins, target, center_notes = self._centers(center, draws, located)
         maps, map_notes = self._maps(scale, draws, located)
         about_mean = self.small_sample and center != "mode"
-        moved = [
-            target
-            + (inflation(len(v)) if about_mean else 1.0) * (v - origin if a is None else (v - origin) @ a.T)
-            for v, origin, a in zip(draws.values, origins, maps, strict=True)
-        ]
+        moved = []
+        for v, origin, matrix in zip(draws.values, origins, maps, strict=True):
+            factor = inflation(len(v)) if about_mean else 1.0
+            deviation = factor * (v - origin) if matrix is None else (v - origin) @ (factor * matrix.T)
+            deviation += target
+            moved.append(deviation)
         if located is not None and "mode" in (center, _SOURCE[scale]) and not located.found.all():
             moved = _match_to_others(draws, moved, located.found, rescale=scale != "none")
         pooled, shard, pool_notes = pool(moved, draws.shares)

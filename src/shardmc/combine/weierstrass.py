@@ -99,13 +99,16 @@ class Weierstrass(Combiner):
             for side, rows in zip((one, two), order, strict=True)
         )
         doubled = np.concatenate([right, right])
-        # Pairs at a distance of `shift` in the two random orders: every round has other pairs than the
-        # others.
+        squares = (left**2).sum(axis=1), (doubled**2).sum(axis=1)
+        # Pairs at a distance of `shift` in the two random orders: every round has other pairs than the others.
         shifts = [shift * length // rounds for shift in range(rounds)]
         distance = np.empty((rounds, length), np.float32)
         for i, shift in enumerate(shifts):
-            difference = left - doubled[shift : shift + length]
-            np.einsum("ij,ij->i", difference, difference, out=distance[i])
+            end = shift + length
+            np.einsum("ij,ij->i", left, doubled[shift:end], out=distance[i])
+            distance[i] *= -2
+            distance[i] += squares[0]
+            distance[i] += squares[1][shift:end]
         kept = self._keep(distance.ravel(), rng)
         row, column = np.divmod(kept, length)
         return order[0][column], order[1][(column + np.array(shifts)[row]) % length]

@@ -120,7 +120,7 @@ def fit(
         "scaling": combiner.scaling,
         "precision": jnp.result_type(float).name,
         # What words leave out: which rows have which weights, what a user's own functions do.
-        "content": fingerprint(partition.fingerprint, sampler, combiner),
+        "content": fingerprint(partition.fingerprint, vars(sampler), vars(combiner)),
     }
     with Journal(run_dir, plan, source, model) as journal:
         kept, located = journal.located(blocks) or _locate(

@@ -11,7 +11,7 @@ import xarray as xr
 from scipy import stats
 
 from shardmc.combine import COMBINERS, Consensus, Recenter, combine, compare
-from shardmc.errors import OptionError
+from shardmc.errors import OptionError, RunError
 
 SHARDS = np.random.default_rng(0).normal(size=(4, 500, 2))
 
@@ -29,6 +29,8 @@ def test_named_parameters_come_back_named(tmp_path: Path):
     path = combined.save(tmp_path / "posterior.nc")
     with xr.open_datatree(path, engine="h5netcdf") as loaded:
         np.testing.assert_array_equal(loaded["posterior"]["alpha"][0], combined.draws["alpha"])
+    with pytest.raises(RunError, match="There is no folder"):
+        combined.save(tmp_path / "nowhere" / "posterior.nc")
     again = combine([path, path])
     assert again.names == combined.names
     assert "recenter: 2000 draws of alpha, beta" in repr(combined)

@@ -128,10 +128,11 @@ def _from_csv(path: Path) -> dict[str, np.ndarray]:
 
     try:
         table = pd.read_csv(path, comment="#", skip_blank_lines=True)
-        comments = pd.read_csv(path, sep="\x01", header=None, names=["line"], dtype=str, quoting=3)["line"]
+        # CmdStan's settings come before its header.
+        top = pd.read_csv(path, sep="\x01", header=None, names=["line"], dtype=str, quoting=3, nrows=500)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise RunError(f"{str(path)!r} cannot be read as CSV: {error}") from error
-    remarks = "\n".join(comments[comments.str.startswith("#")])
+    remarks = "\n".join(top["line"][top["line"].str.startswith("#")])
     settings = dict(re.findall(r"^#\s*(\w+)\s*=\s*(\w+)", remarks, re.MULTILINE))
     if settings.get("save_warmup", "0") in ("1", "true"):
         # Warm-up draws come first in the file and are not draws of the posterior.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmc.combine.layout import Layout
+from shardmc.errors import RunError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,5 +65,7 @@ class CombinedDraws:
     def save(self, path: str | Path) -> Path:
         """Write the tree as a netCDF file, which `combine`, ArviZ and xarray can read."""
         path = Path(path)
+        if not path.parent.is_dir():
+            raise RunError(f"There is no folder {str(path.parent)!r} to write {path.name!r} into.")
         self.tree.to_netcdf(path, engine="h5netcdf")
         return path

@@ -93,7 +93,7 @@ def fit(
     ...     parameters={"mu": ()},
     ... )
     >>> posterior = fit(model, y, shards=10, draws=1_000)
-    >>> abs(posterior.draws["mu"].mean() - y.mean()) < 0.001
+    >>> bool(abs(posterior.draws["mu"].mean() - y.mean()) < 0.001)
     True
     """
     combiner, sampler = named_combiner(combiner), named_sampler(sampler)

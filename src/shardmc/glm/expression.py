@@ -85,7 +85,7 @@ def parse_expression(text: str) -> Expression:
     Examples
     --------
     >>> parse_expression("np.log(income) * age").columns
-    ('income', 'age')
+    ('age', 'income')
     >>> parse_expression("x - x.mean()")
     Traceback (most recent call last):
     shardmc.errors.ModelError: 'x.mean' in 'x - x.mean()' is not allowed: ...

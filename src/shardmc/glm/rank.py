@@ -41,7 +41,7 @@ def find_dependence(products: np.ndarray, names: Sequence[str]) -> Dependence | 
     >>> x = np.random.default_rng(0).normal(size=(100, 2))
     >>> matrix = np.column_stack([x, x[:, 0] - 2 * x[:, 1]])
     >>> find_dependence(matrix.T @ matrix, ["a", "b", "c"])
-    Dependence(name='a', partners=('b', 'c'))
+    Dependence(name='c', partners=('a', 'b'))
     """
     sizes = np.sqrt(np.diag(products))
     if (sizes == 0).any():

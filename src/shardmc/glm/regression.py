@@ -73,7 +73,7 @@ def glm(
     >>> table = {"x": x, "y": rng.poisson(np.exp(0.5 + 0.3 * x))}
     >>> posterior = glm("y ~ x", table, family="poisson", draws=1_000)
     >>> list(posterior.draws), posterior.plan["priors"]["x"]
-    (['Intercept', 'x'], 'normal(0, 2.5)')
+    (['Intercept', 'x'], 'normal(0, 2.511)')
     """
     source = as_source(data)
     weights, strata = fit_options.get("weights"), fit_options.get("stratify")

@@ -14,7 +14,7 @@ def density_curve(draws: np.ndarray, points: np.ndarray, scale: float) -> np.nda
     panel, so that draws with a spike do not set their own.
 
     >>> x = np.random.default_rng(0).normal(size=100_000)
-    >>> round(float(density_curve(x, np.array([0.0]), 1.0)[0]), 2)
+    >>> round(float(density_curve(x, np.array([0.0]), 1.0)[0]), 1)
     0.4
     """
     from scipy.ndimage import gaussian_filter1d

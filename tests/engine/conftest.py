@@ -3,6 +3,7 @@
 import os
 import time
 
+import jax
 import pytest
 
 
@@ -11,10 +12,17 @@ def client():
     distributed = pytest.importorskip("distributed")
     import dask
 
+    # The workers, too, find what other tests have compiled.
+    environment = {
+        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    }
     with (
         # A worker that is slow to come back on a busy machine is not to be given up.
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", env=environment
+        ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         yield client

@@ -21,7 +21,7 @@ def blocks(page: Path) -> list[str]:
     found = []
     for match in _BLOCK.finditer(text):
         before = text[: match.start(1)]
-        previous = before.rstrip("`python\n").rstrip().rsplit("\n", 1)[-1]
+        previous = before.removesuffix("```python\n").rstrip().rsplit("\n", 1)[-1]
         if not previous.startswith(NOT_RUN):
             found.append("\n" * before.count("\n") + match[1])
     return found

@@ -1,6 +1,8 @@
 """How the documentation is built: `sphinx-build -W -b html docs docs/_build/html`."""
 
 import logging
+import sys
+from pathlib import Path
 from typing import Any
 
 from shardmc import __version__
@@ -10,7 +12,8 @@ author = "The shardmc authors"
 project_copyright = author
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+sys.path.insert(0, str(Path(__file__).parent))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 
@@ -30,6 +33,7 @@ napoleon_google_docstring = False
 napoleon_use_rtype = False
 
 html_theme = "furo"
+html_math_renderer = "mathml"
 html_title = f"shardmc {release}"
 
 

@@ -152,6 +152,7 @@ def fit(
             shard=combined.shard,
             shards=judged.shards,
             mode=None if located is None else located.mode.theta,
+            curvature=None if located is None else located.mode.curvature,
             certificate=judged.certificate,
             findings=judged.findings,
             notes=(*journal.notes, *sampled.notes, *combined.notes),

@@ -55,6 +55,7 @@ class Posterior:
     shard: np.ndarray | None  # (draw,) the shard each draw came from
     shards: ShardTable
     mode: np.ndarray | None  # (dim,) of all rows
+    curvature: np.ndarray | None = None  # (dim, dim) minus the Hessian of the log posterior there
     certificate: Certificate | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
@@ -146,6 +147,8 @@ class Posterior:
         unconstrained: dict[str, Any] = {"theta": (("chain", "draw", "coordinate"), theta)}
         if self.mode is not None:
             unconstrained["mode"] = ("coordinate", self.mode)
+        if self.curvature is not None:
+            unconstrained["curvature"] = (("coordinate", "other_coordinate"), self.curvature)
         tree = xr.DataTree.from_dict(
             {
                 "posterior": _natural(self.draws, layout),
@@ -229,6 +232,7 @@ class Posterior:
             names=tuple(map(str, theta.coords["coordinate"].values)),
             shard=_flat(stats["shard"].values) if "shard" in stats else None,
             mode=unconstrained["mode"].values if "mode" in unconstrained else None,
+            curvature=unconstrained["curvature"].values if "curvature" in unconstrained else None,
             shards=ShardTable(
                 share=shards["share"].values,
                 size=shards["size"].values,

@@ -1,0 +1,216 @@
+"""Every family of shardmc.glm against NumPyro's NUTS on all rows with the same priors, on simulated data.
+
+    python benchmarks/families.py [--quick] [--only poisson]
+
+Prints and writes docs/benchmarks/families.md. Errors are in posterior standard deviations of the reference; `noise` is
+the Monte Carlo standard error of their difference, so that errors of two or three times it are none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pyarrow as pa
+from arviz_stats.base import array_stats
+from numpyro.distributions.transforms import AffineTransform
+from numpyro.infer import MCMC, NUTS
+from provenance import header, publish, table
+from scipy import special
+
+from shardmc.glm import Design, design_of, glm
+
+COLUMNS = (
+    "family",
+    "parameters",
+    "largest mean error",
+    "noise",
+    "sd ratios",
+    "certificate",
+    "shardmc, s",
+    "NUTS, s",
+)
+CASES = {
+    "gaussian": ("gaussian", {}),
+    "bernoulli": ("bernoulli", {}),
+    "bernoulli, probit": ("bernoulli(link=probit)", {}),
+    "binomial": ("binomial", {"trials": "trials"}),
+    "poisson": ("poisson", {"exposure": "exposure"}),
+    "negative_binomial": ("negative_binomial", {"exposure": "exposure"}),
+    "gamma": ("gamma", {}),
+    "student_t": ("student_t", {}),
+    "ordinal": ("ordinal", {}),
+}
+PRIORS = {
+    "normal": dist.Normal,
+    "student_t": dist.StudentT,
+    "exponential": dist.Exponential,
+    "gamma": dist.Gamma,
+}
+
+
+def simulate(num_rows: int, seed: int = 1) -> pd.DataFrame:
+    """Predictors of different scales, and a response of every family."""
+    rng = np.random.default_rng(seed)
+    data = pd.DataFrame(
+        {
+            "age": rng.uniform(18, 80, num_rows),
+            "log_income": rng.normal(10, 0.7, num_rows),
+            "region": rng.choice(["east", "north", "south", "west"], num_rows, p=[0.5, 0.3, 0.15, 0.05]),
+            "exposure": rng.uniform(0.1, 1, num_rows),
+            "trials": rng.integers(1, 20, num_rows),
+        }
+    )
+    eta = (
+        -0.5 + 0.02 * (data["age"] - 50) + 0.4 * (data["log_income"] - 10) + 0.5 * (data["region"] == "south")
+    )
+    eta = eta.to_numpy()
+    data["gaussian"] = 20 + 5 * eta + 3 * rng.normal(size=num_rows)
+    data["student_t"] = 20 + 5 * eta + 2 * rng.standard_t(4, size=num_rows)
+    data["bernoulli"] = (rng.random(num_rows) < special.expit(eta)).astype(int)
+    data["binomial"] = rng.binomial(data["trials"], special.expit(eta))
+    data["poisson"] = rng.poisson(np.exp(eta) * data["exposure"])
+    data["negative_binomial"] = rng.poisson(rng.gamma(1.5, np.exp(eta) * data["exposure"] / 1.5))
+    data["gamma"] = rng.gamma(2.0, np.exp(eta) / 2.0)
+    data["ordinal"] = np.digitize(eta + rng.logistic(size=num_rows), [-1.5, 0.0, 1.5])
+    return data
+
+
+def likelihood(design: Design, eta: jax.Array, own: dict[str, jax.Array], trials: np.ndarray | None):
+    """The response's distribution in NumPyro's own words."""
+    match design.family.name:
+        case "gaussian":
+            return dist.Normal(eta, own["sigma"])
+        case "student_t":
+            return dist.StudentT(own["nu"], eta, own["sigma"])
+        case "bernoulli":
+            if design.family.to_dict()["link"] == "probit":
+                return dist.Bernoulli(probs=jax.scipy.special.ndtr(eta))
+            return dist.Bernoulli(logits=eta)
+        case "binomial":
+            return dist.Binomial(trials, logits=eta)
+        case "poisson":
+            return dist.Poisson(jnp.exp(eta))
+        case "negative_binomial":
+            return dist.NegativeBinomial2(jnp.exp(eta), own["shape"])
+        case "gamma":
+            return dist.Gamma(own["shape"], own["shape"] / jnp.exp(eta))
+        case _:
+            return dist.OrderedLogistic(eta, own["cutpoint"])
+
+
+def prior(design: Design, name: str):
+    chosen = design.priors[name]
+    return PRIORS[chosen.name](*chosen.arguments)
+
+
+def nuts(design: Design, data: pd.DataFrame, draws: int) -> tuple[dict[str, np.ndarray], float]:
+    """Full-data NUTS with columns in standard units about their means; draws in the columns' own units."""
+    frame = design.frame(pa.Table.from_pandas(data, preserve_index=False))
+    x = design.encoder.matrix(frame)
+    middle, sd = x.mean(axis=0), x.std(axis=0)
+    scaled = jnp.asarray((x - middle) / sd)
+    y = design.roles.response_values(frame, design.response_levels)
+    offset, trials = design.roles.offset_values(frame), design.roles.trial_values(frame, len(y))
+    levels = design.response_levels
+
+    def model() -> None:
+        slopes = [
+            numpyro.sample(
+                name, dist.TransformedDistribution(prior(design, name), AffineTransform(0.0, float(s)))
+            )
+            for name, s in zip(design.names, sd, strict=True)
+        ]
+        eta = scaled @ jnp.stack(slopes)
+        own = {name: numpyro.sample(name, prior(design, name)) for name in design.family.auxiliaries}
+        if levels is None:
+            eta = eta + numpyro.sample("center", prior(design, "Intercept"))
+        else:
+            points = dist.ImproperUniform(dist.constraints.ordered_vector, (), (len(levels) - 1,))
+            own["cutpoint"] = numpyro.sample("center", points)
+            numpyro.factor("cutpoint prior", prior(design, "cutpoint").log_prob(own["cutpoint"]).sum())
+        eta = eta if offset is None else eta + offset
+        observed = y if levels is None else y.astype(int)
+        numpyro.sample("y", likelihood(design, eta, own, trials), obs=observed)
+
+    start = time.perf_counter()
+    mcmc = MCMC(NUTS(model), num_warmup=500, num_samples=draws, progress_bar=False)
+    mcmc.run(jax.random.key(11))
+    found = {name: np.asarray(v, np.float64) for name, v in mcmc.get_samples().items()}
+    seconds = time.perf_counter() - start
+    result = {name: found[name] / s for name, s in zip(design.names, sd, strict=True)}
+    moved = sum(result[name] * m for name, m in zip(design.names, middle, strict=True))
+    if levels is None:
+        result["Intercept"] = found["center"] - moved
+    else:
+        result |= {f"cutpoint[{k}]": found["center"][:, k] + moved for k in range(len(levels) - 1)}
+    return result | {name: found[name] for name in design.family.auxiliaries}, seconds
+
+
+def ess(values: np.ndarray) -> float:
+    return float(array_stats.ess(values.reshape(1, -1), chain_axis=0, draw_axis=1, method="mean"))
+
+
+def compare(case: str, data: pd.DataFrame, draws: int) -> list[object]:
+    family, options = CASES[case]
+    response = case.partition(",")[0]
+    start = time.perf_counter()
+    posterior = glm(
+        f"{response} ~ age + log_income + region + age:log_income",
+        data,
+        family,
+        draws=draws,
+        seed=2,
+        **options,
+    )
+    seconds = time.perf_counter() - start
+    reference, nuts_seconds = nuts(design_of(posterior), data, 500 if draws < 5_000 else 2_000)
+    ours = posterior.flat()
+    errors, noises, ratios = [], [], []
+    for name, theirs in reference.items():
+        errors.append(abs(ours[name].mean() - theirs.mean()) / theirs.std())
+        noises.append(np.sqrt(1 / ess(ours[name]) + 1 / ess(theirs)))
+        ratios.append(ours[name].std() / theirs.std())
+    verdict = "none" if posterior.certificate is None else posterior.certificate.verdict
+    return [
+        case,
+        len(reference),
+        float(max(errors)),
+        float(max(noises)),
+        f"{min(ratios):.3f} to {max(ratios):.3f}",
+        verdict,
+        f"{seconds:.1f}",
+        f"{nuts_seconds:.1f}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few rows and draws; writes nothing")
+    parser.add_argument("--only", choices=list(CASES))
+    arguments = parser.parse_args()
+    num_rows, draws = (4_000, 2_000) if arguments.quick else (20_000, 10_000)
+    data = simulate(num_rows)
+    rows = []
+    for case in [arguments.only] if arguments.only else CASES:
+        rows.append(compare(case, data, draws))
+        print(rows[-1], flush=True)
+    text = (
+        "# Families against full-data NUTS\n\n"
+        + header("families.py")
+        + f"\n{num_rows:,} simulated rows, `age + log_income + region + age:log_income`, {draws:,} draws; NumPyro's NUTS "
+        "on all rows with the same priors. Errors of means in posterior standard deviations; `noise` is the largest "
+        "Monte Carlo standard error of such a difference. Times include compilation.\n\n"
+        + table(COLUMNS, rows)
+    )
+    publish("families.md", text, arguments.quick or arguments.only is not None)
+
+
+if __name__ == "__main__":
+    main()

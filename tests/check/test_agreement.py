@@ -174,3 +174,9 @@ def test_no_shard_with_a_mode():
     result = agree(located(modes, np.full((3, 2, 2), np.nan), found=found), np.full(3, 10), names(2))
     assert len(result.outliers) == 0
     assert "3 of 3 shards have no mode" in result.findings[0].message
+
+
+def test_one_shard_agrees_with_itself():
+    result = agree(located(np.full((1, 2), 1e-5)), np.array([10]), names(2))
+    assert result.q.tolist() == [0]
+    assert not result.findings

@@ -184,7 +184,15 @@ def test_correlated_draws_are_worth_less():
 
 def test_both_halves_hold_draws_of_every_shard():
     shard = np.random.default_rng(0).permutation(np.repeat(np.arange(20), np.arange(2, 22)))
-    halves = split(len(shard), shard)
+    rng = np.random.default_rng(1)
+    halves = split(len(shard), shard, np.arange(len(shard)), rng)
     first, second = np.bincount(shard[halves], minlength=20), np.bincount(shard[~halves], minlength=20)
     assert (np.abs(first - second) <= 1).all()
-    assert abs(int(halves.sum()) - int((~halves).sum())) <= 1
+
+
+def test_both_halves_hold_chosen_draws():
+    rng = np.random.default_rng(1)
+    chosen = np.arange(0, 2000, 20)  # all of them in the same half of the blocks
+    halves = split(2000, None, chosen, rng)
+    assert halves[chosen].sum() == 50
+    assert abs(halves.mean() - 0.5) < 0.05

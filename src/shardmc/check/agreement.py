@@ -83,7 +83,8 @@ def agree(
     """
     gaps = np.where(located.found[:, None], located.shard_modes - located.mode.theta, np.nan)
     curvatures = np.where(located.found[:, None, None], located.shard_curvatures, np.nan)
-    variance = np.maximum(1 / located.shares - 1, 1e-300)
+    variance = 1 / located.shares - 1
+    variance = np.where(variance > 1e-9, variance, np.inf)  # a shard that holds all rows agrees with them
     sds = np.sqrt(np.diag(np.linalg.inv(located.mode.curvature)))
     q = np.einsum("ki,kij,kj->k", gaps, curvatures, gaps) / variance
     moves = gaps / (sds * np.sqrt(variance)[:, None])

@@ -81,7 +81,7 @@ def measure(
     # The curvature between draws and posterior: m is the error times it, and the posterior's sd its inverse root.
     slope = np.maximum(variance.value, 0) / np.maximum((z @ directions.T).var(axis=0, ddof=1), 1e-300)
     unit = 1 / np.sqrt((1 + slope) / 2)
-    halves = split(len(values), shard)
+    halves = split(len(values), shard, chosen, rng)
     shifted, widest, narrowest = worst_combinations(sample, halves, np.linalg.inv(basis) * scale, names)
     points = rng.permutation(len(chosen))[:_MOST_POINTS]
     return Measured(
@@ -124,18 +124,23 @@ def effective_number(values: np.ndarray, shard: np.ndarray | None) -> np.ndarray
     return count * np.minimum(worth, 1)
 
 
-def split(count: int, shard: np.ndarray | None, block: int = 10) -> np.ndarray:
+def split(
+    count: int, shard: np.ndarray | None, chosen: np.ndarray, rng: np.random.Generator, block: int = 10
+) -> np.ndarray:
     """Deal draws to two halves that are nearly independent and hold draws of every shard, (draw,) bool.
 
     The first half of each shard's draws against the rest; without shards every other block of ten draws, as neighbours
-    may be correlated.
+    may be correlated. Both halves hold at least a quarter of the chosen draws.
     """
     if shard is None:
-        return np.arange(count) // block % 2 == 0
-    order = np.argsort(shard, kind="stable")
-    _, starts, sizes = np.unique(np.asarray(shard)[order], return_index=True, return_counts=True)
-    # Shards with an odd number of draws give the middle one to either half in turn.
-    firsts = (sizes + np.cumsum(sizes % 2) % 2) // 2
-    halves = np.empty(count, dtype=bool)
-    halves[order] = np.arange(count) - np.repeat(starts, sizes) < np.repeat(firsts, sizes)
+        halves = np.arange(count) // block % 2 == 0
+    else:
+        order = np.argsort(shard, kind="stable")
+        _, starts, sizes = np.unique(np.asarray(shard)[order], return_index=True, return_counts=True)
+        # Shards with an odd number of draws give the middle one to either half.
+        firsts = (sizes + rng.integers(2, size=len(sizes))) // 2
+        halves = np.empty(count, dtype=bool)
+        halves[order] = np.arange(count) - np.repeat(starts, sizes) < np.repeat(firsts, sizes)
+    if not 0.25 <= halves[chosen].mean() <= 0.75:
+        halves[chosen] = np.arange(len(chosen)) % 2 == 0
     return halves

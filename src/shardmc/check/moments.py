@@ -26,12 +26,13 @@ class Estimate:
         return np.where(self.value == null, 1.0, 2 * stats.t.sf(ratio, self.df))
 
     def width_p_value(self) -> np.ndarray:
-        """Two-sided p-value that these ratios of variances are 1.
+        """Two-sided p-value that these ratios of variances are 1, on the scale of their logarithms.
 
-        Where draws are far too wide, the standard error of their variance is too; so ratios above 1 are judged by
-        their root, the ratio of standard deviations.
+        The standard error of a variance grows with it: too large where draws are too wide, too small where they are
+        too narrow. That of its logarithm does not.
         """
-        return np.where(self.value > 1, self.root().p_value(1.0), self.p_value(1.0))
+        value = np.maximum(self.value, 1e-12)
+        return Estimate(np.log(value), self.se / value, self.df).p_value(0.0)
 
     def root(self) -> Estimate:
         """Square roots; their standard errors are those of the values over twice the root."""
@@ -158,6 +159,7 @@ def _difference(
     )
     uncertain = of_chosen + guessed**2
     variance = np.maximum(of_all + uncertain - shared, 0.25 * (of_all + uncertain))
+    spread = of_all**2 / np.maximum(np.asarray(ess) - 1, 1) + uncertain**2 / max(count - 1, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        df = np.where(uncertain > 0, (of_all + uncertain) ** 2 / (uncertain**2 / max(count - 1, 1)), np.inf)
+        df = np.where(spread > 0, (of_all + uncertain) ** 2 / spread, np.inf)
     return Estimate(everywhere.mean(axis=0) - chosen.mean(axis=0), np.sqrt(variance), df)

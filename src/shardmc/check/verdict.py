@@ -15,6 +15,7 @@ Verdict = Literal["within", "off", "cannot tell"]
 _LEVEL = 0.002
 """Chance of a false "off" over all parameters; far below 1 % as p-values of skewed sums are only approximate."""
 _SHAPE_LEVEL = 0.01
+_NAMING_LEVEL = 0.01
 _SOMEWHAT_NONLINEAR = 0.5
 """Beyond this the posterior is too far from a Gaussian for m and C to be the errors of mean and sd."""
 _VERY_NONLINEAR = 1.0
@@ -72,7 +73,7 @@ def judge(measured: Measured, bounds: Bounds) -> Judgement:
     )
     worst = _worst(measured, bounds, level) if witnessed.all() else None
     if "off" in verdicts:
-        return Judgement("off", verdicts, _off_sentence(measured, off_mean, off_sd), _OFF_ADVICE)
+        return Judgement("off", verdicts, _off_sentence(measured, bounds, off_mean | off_sd), _OFF_ADVICE)
     if worst is not None:
         return Judgement("off", verdicts, worst, _OFF_ADVICE)
     doubt = _doubt(measured, bounds, clear)
@@ -93,18 +94,25 @@ def _verdict(off: bool, clear: bool) -> Verdict:
     return "off" if off else "within" if clear else "cannot tell"
 
 
-def _off_sentence(measured: Measured, off_mean: np.ndarray, off_sd: np.ndarray) -> str:
-    """Name the gravest error, and count the parameters that are off besides."""
-    size_mean = np.where(off_mean, np.abs(measured.mean_error), 0)
-    size_sd = np.where(off_sd, np.abs(np.log(measured.sd_ratio)), 0)
-    if size_mean.max() >= size_sd.max():
+def _off_sentence(measured: Measured, bounds: Bounds, off: np.ndarray) -> str:
+    """Name the gravest error, and count the parameters that are off besides.
+
+    Now that some parameter is off, the gravest is named where it is significant by itself.
+    """
+    size_mean = np.abs(measured.mean_error) * (measured.mean_p_value < _NAMING_LEVEL)
+    size_sd = np.abs(np.log(measured.sd_ratio)) * (measured.sd_p_value < _NAMING_LEVEL)
+    if size_mean.max() / bounds.mean >= size_sd.max() / bounds.sd:
         worst = int(size_mean.argmax())
         text = f"the mean of {measured.names[worst]} is {_shift(measured.mean_error[worst])}"
     else:
         worst = int(size_sd.argmax())
         text = f"the sd of {measured.names[worst]} is {_width(measured.sd_ratio[worst])}"
-    others = int(np.sum(off_mean | off_sd)) - 1
-    more = f", and {others} more of {len(measured.names)} parameters are off" if others else ""
+    others = int(np.sum(np.delete(off, worst)))
+    more = (
+        f", and {others} more of {len(measured.names)} parameters {'is' if others == 1 else 'are'} off"
+        if others
+        else ""
+    )
     return f"Off: {text}{more}."
 
 

@@ -26,7 +26,7 @@ from shardmc.paper.comparison import (
 from shardmc.paper.printed import TABLE_3
 from shardmc.paper.prose import prose
 from shardmc.paper.result import Call, Claim, Result, Table, scientific
-from shardmc.paper.rivals import combined_draws, rivals, thinned
+from shardmc.paper.rivals import THINNING, combined_draws, rivals, thinned
 from shardmc.types import ShardDraws
 
 NAME = "table-3"
@@ -122,7 +122,8 @@ def method_draws(data: DataSet, count: int, seed: int) -> dict[str, np.ndarray]:
     found = {
         name: combined_draws(method, rescaled, fractional, count, rng) for name, method in rivals().items()
     }
-    posterior = fit(model(), data.rows, shards=data.num_shards, draws=count, seed=seed, check=False)
+    draws = THINNING * count
+    posterior = fit(model(), data.rows, shards=data.num_shards, draws=draws, seed=seed, check=False)
     return {**found, OURS: thinned(posterior.draws["p"][:, None], count)}
 
 
@@ -133,9 +134,10 @@ def _beta_draws(shards: Beta, count: int, rng: np.random.Generator) -> np.ndarra
 def reproduce(call: Call) -> Result:
     """Distances of all methods over data sets, from draws and, where densities are known, without Monte Carlo noise."""
     cells, exact = [], []
-    total = len(PROPORTIONS) * len(SHARDS)
+    shards = call.choose(SHARDS, SHARDS[:1])
+    total = len(PROPORTIONS) * len(shards)
     for p in PROPORTIONS:
-        for num_shards in SHARDS:
+        for num_shards in shards:
             call.tell(len(cells), total)
             found = _over_data_sets(p, num_shards, call)
             distances = {name: np.array([f[name] for f in found]) for name in (*rivals(), OURS)}

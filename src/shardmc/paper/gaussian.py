@@ -26,7 +26,7 @@ from shardmc.paper.located import LocatedShards, mapped
 from shardmc.paper.printed import TABLE_1
 from shardmc.paper.prose import prose
 from shardmc.paper.result import Call, Result
-from shardmc.paper.rivals import combined_draws, rivals, thinned
+from shardmc.paper.rivals import THINNING, combined_draws, rivals, thinned
 from shardmc.types import Located, Mode, Scaling, ShardDraws
 
 NAME = "table-1"
@@ -144,7 +144,7 @@ def sampled_methods(y: np.ndarray, num_shards: int, count: int, seed: int) -> di
     found = {
         name: combined_draws(method, rescaled, fractional, count, rng) for name, method in rivals().items()
     }
-    posterior = fit(model(), rows, shards=num_shards, draws=count, seed=seed, check=False)
+    posterior = fit(model(), rows, shards=num_shards, draws=THINNING * count, seed=seed, check=False)
     ours = np.stack([posterior.draws["mu"], posterior.draws["variance"]], axis=1)
     return {**found, OURS: thinned(ours, count)}
 
@@ -153,12 +153,19 @@ def reproduce(call: Call) -> Result:
     """Joint and marginal distances for exact draws and for MCMC draws."""
     joint, marginal = [], []
     runs = (
-        ("exact draws", exact_methods, call.choose(50_000, 10_000), call.choose(10, 2), 2),
-        ("MCMC", sampled_methods, call.choose(5_000, 2_000), call.choose(3, 1), 1),
+        ("exact draws", exact_methods, SHARDS, call.choose(50_000, 10_000), call.choose(10, 2), 2),
+        (
+            "MCMC",
+            sampled_methods,
+            call.choose(SHARDS, SHARDS[:1]),
+            call.choose(5_000, 2_000),
+            call.choose(3, 1),
+            1,
+        ),
     )
-    total = len(SHARDS) * len(runs)
-    for kind, methods, count, data_sets, workers in runs:
-        for num_shards in SHARDS:
+    total = sum(len(shards) for _, _, shards, _, _, _ in runs)
+    for kind, methods, shards, count, data_sets, workers in runs:
+        for num_shards in shards:
             call.tell(len(joint), total)
 
             def one(number: int, methods=methods, num_shards=num_shards, count=count) -> dict[str, Any]:
@@ -191,7 +198,7 @@ def reproduce(call: Call) -> Result:
             "joint": record(joint),
             "marginal": record(marginal),
             "rows": call.choose(10**6, 10**5),
-            "draws": {kind: count for kind, _, count, _, _ in runs},
+            "draws": {kind: count for kind, _, _, count, _, _ in runs},
         },
     )
 

@@ -27,7 +27,7 @@ from shardmc.paper.newton import newton_steps
 from shardmc.paper.printed import TABLE_2
 from shardmc.paper.prose import prose
 from shardmc.paper.result import Call, Claim, Result, Table, scientific
-from shardmc.paper.rivals import combined_draws, rivals, thinned
+from shardmc.paper.rivals import THINNING, combined_draws, rivals, thinned
 from shardmc.types import Mode
 
 NAME = "table-2"
@@ -244,7 +244,8 @@ def _methods(
         name: combined_draws(method, rescaled, fractional, job.output, rng)
         for name, method in methods.items()
     }
-    posterior = fit(shards.model, rows, shards=num_shards, draws=job.output, seed=seed, check=False)
+    count = THINNING * job.output
+    posterior = fit(shards.model, rows, shards=num_shards, draws=count, seed=seed, check=False)
     draws[OURS] = thinned(posterior.draws["theta"], job.output)
     whitened = (path - mode.theta) @ np.linalg.cholesky(mode.curvature)
     return draws, np.linalg.norm(whitened, axis=1)

@@ -11,6 +11,9 @@ from shardmc.types import Combiner, Located, ShardDraws
 PAPER_METHODS = ("CMC", "AR", "WS", "MP")
 """Consensus Monte Carlo, the paper's average of recentred subposteriors, Weierstrass sampler, M-posterior."""
 
+THINNING = 4
+"""The default's MCMC draws are thinned by this, so that they are compared as independent ones."""
+
 
 def rivals() -> dict[str, Combiner]:
     """The combiner of each method of the paper, AR as printed."""

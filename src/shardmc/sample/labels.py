@@ -123,13 +123,15 @@ def multinomial_labels(key: jax.Array, multiplicity: jax.Array, probabilities: j
     Array([[0., 0., 0.],
            [0., 4., 0.]], dtype=float32)
     """
-    bounds = jnp.cumsum(probabilities, axis=1)
+    # Labels first: every operation then runs along the rows.
+    zero = jnp.zeros(probabilities.shape[0], probabilities.dtype)
+    _, bounds = lax.scan(lambda total, p: (total + p, total + p), zero, probabilities.T)
     copies = multiplicity.astype(bounds.dtype)
 
     def one(copy: jax.Array, below: jax.Array) -> jax.Array:
         uniform = jax.random.uniform(jax.random.fold_in(key, copy), copies.shape, bounds.dtype)
-        counted = (copy < copies)[:, None] & (uniform[:, None] * bounds[:, -1:] < bounds)
-        return below + counted
+        point = jnp.where(copy < copies, uniform * bounds[-1], jnp.inf)
+        return below + (point < bounds)
 
     below = lax.fori_loop(0, jnp.max(copies).astype(int), one, jnp.zeros_like(bounds))
-    return jnp.diff(below, axis=1, prepend=jnp.zeros_like(below[:, :1]))
+    return jnp.diff(below, axis=0, prepend=jnp.zeros_like(below[:1])).T

@@ -1,0 +1,187 @@
+"""The non-parametric claim: a Dirichlet-process mixture density, recentred on a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from shardmc.combine.recenter import Recenter
+from shardmc.data import Partition, as_source
+from shardmc.engine import Local
+from shardmc.model import Model
+from shardmc.paper.dirichlet import StickBreaking, grid_points, simulate, true_density
+from shardmc.paper.prose import prose
+from shardmc.paper.result import Call, Claim, Figure, Result, Table
+from shardmc.paper.style import BLACK, BLUE, GREEN, ORANGE, canvas, legend_above
+from shardmc.sample import sample
+from shardmc.types import ShardDraws
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+NAME = "nonparametric"
+AR, POINTWISE, POOLED, AGAIN = (
+    "AR",
+    "affine from draws, point by point",
+    "not recentred",
+    "all rows, another run",
+)
+_CAPTION = (
+    "Left: the density, posterior mean. Right: the log density less the true one, posterior mean (lines) and two "
+    "posterior standard deviations (bands)."
+)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Draws (draw, point) of the log density on a grid: by the sampler on all rows, and by each combination."""
+
+    grid: np.ndarray
+    reference: np.ndarray
+    combined: Mapping[str, np.ndarray]
+
+    def mean_errors(self, name: str) -> np.ndarray:
+        """Error of the mean at every point, in posterior standard deviations."""
+        return (self.combined[name].mean(axis=0) - self.reference.mean(axis=0)) / self.reference.std(axis=0)
+
+    def sd_ratios(self, name: str) -> np.ndarray:
+        return self.combined[name].std(axis=0) / self.reference.std(axis=0)
+
+    def density_error(self, name: str) -> float:
+        """Integral of the absolute difference of the mean densities over the grid."""
+        gap = np.exp(self.combined[name]).mean(axis=0) - np.exp(self.reference).mean(axis=0)
+        return float(np.abs(gap).sum() * (self.grid[1] - self.grid[0]))
+
+    def summary(self, name: str) -> dict[str, float]:
+        errors, ratios = self.mean_errors(name), self.sd_ratios(name)
+        return {
+            "rms_mean_error": float(np.sqrt(np.mean(errors**2))),
+            "largest_mean_error": float(np.abs(errors).max()),
+            "smallest_sd_ratio": float(ratios.min()),
+            "median_sd_ratio": float(np.median(ratios)),
+            "largest_sd_ratio": float(ratios.max()),
+            "density_error": self.density_error(name),
+        }
+
+
+def reproduce(call: Call) -> Result:
+    """The posterior of a density from all rows, and from shards whose log densities are recentred point by point."""
+    outcome = _outcome(call)
+    summaries = {name: outcome.summary(name) for name in outcome.combined}
+    return Result(
+        NAME,
+        "The non-parametric claim: a Dirichlet-process mixture",
+        prose(NAME),
+        (_table(summaries),),
+        (Figure(NAME, _CAPTION, lambda: _draw(outcome)),),
+        _claims(summaries),
+        {"rows": call.choose(100_000, 10_000), "shards": call.choose(20, 5), "summaries": summaries},
+    )
+
+
+def _outcome(call: Call) -> _Outcome:
+    y = simulate(call.choose(100_000, 10_000), np.random.default_rng([call.seed, 10]))
+    sticks = StickBreaking(call.choose(10, 6), grid_points(y, 60))
+
+    def run(shards: int, draws: int, warmup: int, seed: int) -> ShardDraws:
+        blocks = as_source(y).split(Partition(shards), seed)
+        sampler = sticks.gibbs(warmup, 1)
+        return sample(_functional(60), blocks, None, sampler, Local(), num_draws=draws, seed=seed).draws()
+
+    call.tell(0, 2)
+    draws, warmup = call.choose((2_500, 500), (400, 200))
+    with ThreadPoolExecutor(2) as pool:
+        pair = [pool.submit(run, 1, draws, warmup, call.seed + number) for number in (0, 1)]
+        reference, again = (future.result().values[0] for future in pair)
+    call.tell(1, 2)
+    num_shards, draws, warmup = call.choose((20, 500, 300), (5, 150, 150))
+    shards = run(num_shards, draws, warmup, call.seed)
+    call.tell(2, 2)
+    combined = {
+        AR: Recenter.algorithm_1()(shards, None, np.random.default_rng(0)).values,
+        POINTWISE: _point_by_point(shards),
+        POOLED: np.concatenate(shards.values),
+        AGAIN: again,
+    }
+    return _Outcome(np.array(sticks.grid), reference, combined)
+
+
+def _functional(points: int) -> Model:
+    """The log density at the points, as parameters: no likelihood is needed for draws that Gibbs makes."""
+    return Model(lambda params, y: jnp.zeros_like(y), None, {"log_density": (points,)})
+
+
+def _point_by_point(shards: ShardDraws) -> np.ndarray:
+    """The default without modes, for one point of the grid after another."""
+    columns = [
+        Recenter()(ShardDraws.of([v[:, [j]] for v in shards.values]), None, np.random.default_rng(0)).values
+        for j in range(shards.dim)
+    ]
+    return np.concatenate(columns, axis=1)
+
+
+def _table(summaries: Mapping[str, dict[str, float]]) -> Table:
+    rows = tuple(
+        (
+            name,
+            f"{s['rms_mean_error']:.2f}",
+            f"{s['largest_mean_error']:.2f}",
+            f"{s['smallest_sd_ratio']:.2f} / {s['median_sd_ratio']:.2f} / {s['largest_sd_ratio']:.2f}",
+            f"{s['density_error']:.1e}",
+        )
+        for name, s in summaries.items()
+    )
+    columns = (
+        "",
+        "error of the mean, rms over the grid (sd)",
+        "largest (sd)",
+        "ratio of sds, least / median / largest",
+        "L1 distance of the mean densities",
+    )
+    note = "Against one run of the sampler on all rows; the last line shows how well such a run knows itself."
+    return Table("The log density on a grid of 60 points", columns, rows, note)
+
+
+def _claims(summaries: Mapping[str, dict[str, float]]) -> tuple[Claim, ...]:
+    recentred, raw, again = summaries[AR], summaries[POOLED], summaries[AGAIN]
+    return (
+        Claim(
+            "Recentring the log density brings it close to its posterior: the mean is off by "
+            f"{recentred['rms_mean_error']:.2f} posterior sd (rms over the grid; two runs on all rows differ by "
+            f"{again['rms_mean_error']:.2f}), the median ratio of sds is {recentred['median_sd_ratio']:.2f}, against "
+            f"{raw['median_sd_ratio']:.1f} without recentring.",
+            recentred["rms_mean_error"] < 1 and abs(recentred["median_sd_ratio"] - 1) < 0.3,
+        ),
+    )
+
+
+def _draw(outcome: _Outcome) -> Canvas:
+    figure, axes = canvas(1, 2, height=3.2)
+    truth = true_density(outcome.grid)
+    lines: tuple[tuple[str, np.ndarray, dict[str, Any]], ...] = (
+        (POOLED, outcome.combined[POOLED], {"color": GREEN, "linestyle": "-."}),
+        ("all rows", outcome.reference, {"color": BLACK, "linestyle": "-"}),
+        (AR, outcome.combined[AR], {"color": BLUE, "linestyle": (0, (4, 2))}),
+        (POINTWISE, outcome.combined[POINTWISE], {"color": ORANGE, "linestyle": (0, (1, 1))}),
+    )
+    left, right = axes[0]
+    left.plot(outcome.grid, truth, color="0.7", linewidth=4, label="true density")
+    for label, draws, line in lines:
+        left.plot(outcome.grid, np.exp(draws).mean(axis=0), label=label, linewidth=1.4, **line)
+        mean, sd = draws.mean(axis=0) - np.log(truth), draws.std(axis=0)
+        right.plot(outcome.grid, mean, linewidth=1.4, **line)
+        right.fill_between(
+            outcome.grid, mean - 2 * sd, mean + 2 * sd, color=line["color"], alpha=0.15, linewidth=0
+        )
+    right.axhline(0, color="0.7", linewidth=1)
+    left.set_ylabel("density")
+    right.set_ylabel("log density less the true one")
+    for panel in (left, right):
+        panel.set_xlabel("$y$")
+    legend_above(figure, left, columns=3)
+    return figure

@@ -101,7 +101,7 @@ def fit(
     _check_options(draws, seed, keep)
     clock = Clock(progress)
 
-    source, model = clock("read", _open, model, data, seed)
+    source, model = clock("read", open_rows, model, data, seed)
     count = _number_of_shards(shards, source.num_rows, model.dim, draws)
     partition = Partition(count, shuffle, stratify, weights)
     blocks = clock("split", source.split, partition, seed)
@@ -179,7 +179,7 @@ def _check_options(draws: int, seed: int, keep: float | None) -> None:
         raise OptionError(f"keep must be a positive number, or None to keep no rows, not {keep!r}.")
 
 
-def _open(model: Recipe, data: Any, seed: int) -> tuple[Source, Model]:
+def open_rows(model: Recipe, data: Any, seed: int) -> tuple[Source, Model]:
     """The rows the model reads, and the model, tried on a few of them before anything is compiled."""
     source = as_source(data)
     if source.is_table:

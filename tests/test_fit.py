@@ -171,9 +171,13 @@ def test_other_combiners_through_fit(model, rows, posterior, method):
 def test_algorithm_1_on_the_natural_scale(rows):
     y = rows[1]
     model = shardmc.Model(
-        lambda params, y: y * jnp.log(params["p"]) + (1 - y) * jnp.log1p(-params["p"]), None, {"p": "unit_interval"}
+        lambda params, y: y * jnp.log(params["p"]) + (1 - y) * jnp.log1p(-params["p"]),
+        None,
+        {"p": "unit_interval"},
     )
-    fitted = shardmc.fit(model, y, shards=5, draws=500, combiner=shardmc.Recenter.algorithm_1(space="natural"))
+    fitted = shardmc.fit(
+        model, y, shards=5, draws=500, combiner=shardmc.Recenter.algorithm_1(space="natural")
+    )
     assert abs(fitted.draws["p"].mean() - y.mean()) < 4 * np.sqrt(y.mean() * (1 - y.mean()) / ROWS / 100)
 
 

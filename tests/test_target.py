@@ -27,12 +27,14 @@ def test_log_density_is_the_weighted_sum_relative_to_the_centre(target):
     u = jnp.array([0.7, -1.1])
 
     def log_posterior(theta):
-        fit = np.asarray(target.rows[0]) @ np.asarray(theta)
-        return -0.5 * np.sum(np.asarray(target.weights) * (np.asarray(target.rows[1]) - fit) ** 2) - 0.5 * np.sum(theta**2)
+        residuals = np.asarray(target.rows[1]) - np.asarray(target.rows[0]) @ np.asarray(theta)
+        return -0.5 * np.sum(np.asarray(target.weights) * residuals**2) - 0.5 * np.sum(theta**2)
 
     center = np.asarray(target.frame.center)
     theta = center + np.asarray(target.frame.basis) @ np.asarray(u)
-    assert target.log_density(u) == pytest.approx(0.5 * (log_posterior(theta) - log_posterior(center)), rel=1e-4)
+    assert target.log_density(u) == pytest.approx(
+        0.5 * (log_posterior(theta) - log_posterior(center)), rel=1e-4
+    )
     assert target.log_density(jnp.zeros(2)) == 0
 
 

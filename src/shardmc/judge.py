@@ -63,7 +63,9 @@ def combine_sampled(
     where = None if located is None else located.subset(good)
     rng = np.random.default_rng([seed, 3])
     if combiner.space == "unconstrained":
-        settled = combiner.settled(draws, lambda start, steps: newton_steps(model, blocks, start, steps, engine))
+        settled = combiner.settled(
+            draws, lambda start, steps: newton_steps(model, blocks, start, steps, engine)
+        )
         combined = settled(draws, where, rng)
         theta, natural = combined.values, model.constrain_draws(combined.values)
     else:

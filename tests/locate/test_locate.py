@@ -78,7 +78,9 @@ def test_leverage_is_the_hat_matrix_diagonal_for_a_gaussian_regression():
     model, x, y = regression(num_rows=300)
     blocks = as_source((x, y)).split(Partition(4, shuffle=False), 0)
     mode = locate(model, blocks, Local())
-    values = np.concatenate([v[:n] for v, n in zip(leverage(model, blocks, mode, Local()), blocks.sizes, strict=True)])
+    values = np.concatenate(
+        [v[:n] for v, n in zip(leverage(model, blocks, mode, Local()), blocks.sizes, strict=True)]
+    )
     theta, curvature = exact(x, y, np.ones(len(y)))
     hat = np.einsum("ij,jk,ik->i", x, np.linalg.inv(curvature), x)
     residual = y - x @ theta
@@ -101,7 +103,9 @@ def test_at_most_a_shard_of_rows_is_kept_the_most_influential_ones():
     blocks = as_source((x, y)).split(Partition(4), 0)
     mode = locate(model, blocks, Local())
     found = influential(model, blocks, mode, Local(), 1e-3)
-    kept = np.concatenate([v[p] for v, p in zip(leverage(model, blocks, mode, Local()), found.positions, strict=True)])
+    kept = np.concatenate(
+        [v[p] for v, p in zip(leverage(model, blocks, mode, Local()), found.positions, strict=True)]
+    )
     assert found.qualified > blocks.capacity
     assert 0 < len(kept) <= blocks.capacity
     every = np.sort(np.concatenate(leverage(model, blocks, mode, Local())))

@@ -1,8 +1,8 @@
 """Every sampler against exact, skewed subposteriors.
 
 The fractional subposterior of a Poisson rate with a Gamma(a, b) prior is Gamma(share a + S_i, share b + n_i), far from
-Gaussian for a handful of events. Mapped through its exact distribution function a shard's draws are uniform, so the
-shards' means of U - 1/2 and of (U - 1/2)^2 - 1/12 are independent replicates with expectation 0, and a t-test over shards
+Gaussian for a handful of events. Mapped through its exact distribution function a shard's draws are uniform, so
+the shards' means of U - 1/2 and of (U - 1/2)^2 - 1/12 are independent replicates with expectation 0, and a t-test over shards
 needs no estimate of the chains' autocorrelation. False alarms: 10^-6 for all tests of this file together.
 """
 
@@ -29,7 +29,8 @@ SAMPLERS = {
     "random-walk": RandomWalk(),
     "exact": Exact(
         lambda key, y, weights, power: {
-            "rate": jax.random.gamma(key, power * (PRIOR_SHAPE + weights @ y)) / (power * (PRIOR_RATE + weights.sum()))
+            "rate": jax.random.gamma(key, power * (PRIOR_SHAPE + weights @ y))
+            / (power * (PRIOR_RATE + weights.sum()))
         }
     ),
 }
@@ -77,7 +78,9 @@ class NeverRejects(Sampler):
     """The proposals of the independence sampler without its accept step: a Laplace approximation."""
 
     def sample(self, target, key, num_draws, tuning):
-        return Chains(student_t(key, (1, num_draws, target.dim), 20), jnp.ones(()), jnp.int32(0), jnp.int32(0))
+        return Chains(
+            student_t(key, (1, num_draws, target.dim), 20), jnp.ones(()), jnp.int32(0), jnp.int32(0)
+        )
 
 
 def test_the_same_test_rejects_a_sampler_without_its_accept_step(poisson):

@@ -2,8 +2,8 @@
 
 The fractional subposterior of a Poisson rate with a Gamma(a, b) prior is Gamma(share a + S_i, share b + n_i), far from
 Gaussian for a handful of events. Mapped through its exact distribution function a shard's draws are uniform, so
-the shards' means of U - 1/2 and of (U - 1/2)^2 - 1/12 are independent replicates with expectation 0, and a t-test over shards
-needs no estimate of the chains' autocorrelation. False alarms: 10^-6 for all tests of this file together.
+the shards' means of U - 1/2 and of (U - 1/2)^2 - 1/12 are independent replicates with expectation 0, and a t-test
+over shards needs no estimate of the chains' autocorrelation. False alarms: 10^-6 for all tests of this file together.
 """
 
 import dataclasses

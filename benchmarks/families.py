@@ -120,7 +120,7 @@ def nuts(design: Design, data: pd.DataFrame, draws: int) -> tuple[dict[str, np.n
     offset, trials = design.roles.offset_values(frame), design.roles.trial_values(frame, len(y))
     levels = design.response_levels
 
-    def model() -> None:
+    def model(scaled, y, offset, trials) -> None:
         slopes = [
             numpyro.sample(
                 name, dist.TransformedDistribution(prior(design, name), AffineTransform(0.0, float(s)))
@@ -136,12 +136,12 @@ def nuts(design: Design, data: pd.DataFrame, draws: int) -> tuple[dict[str, np.n
             own["cutpoint"] = numpyro.sample("center", points)
             numpyro.factor("cutpoint prior", prior(design, "cutpoint").log_prob(own["cutpoint"]).sum())
         eta = eta if offset is None else eta + offset
-        observed = y if levels is None else y.astype(int)
-        numpyro.sample("y", likelihood(design, eta, own, trials), obs=observed)
+        numpyro.sample("y", likelihood(design, eta, own, trials), obs=y)
 
     start = time.perf_counter()
     mcmc = MCMC(NUTS(model), num_warmup=500, num_samples=draws, progress_bar=False)
-    mcmc.run(jax.random.key(11))
+    # As arguments: constants of this size would be folded when the sampler is compiled.
+    mcmc.run(jax.random.key(11), scaled, y if levels is None else y.astype(int), offset, trials)
     found = {name: np.asarray(v, np.float64) for name, v in mcmc.get_samples().items()}
     seconds = time.perf_counter() - start
     result = {name: found[name] / s for name, s in zip(design.names, sd, strict=True)}
@@ -204,9 +204,9 @@ def main() -> None:
     text = (
         "# Families against full-data NUTS\n\n"
         + header("families.py")
-        + f"\n{num_rows:,} simulated rows, `age + log_income + region + age:log_income`, {draws:,} draws; NumPyro's NUTS "
-        "on all rows with the same priors. Errors of means in posterior standard deviations; `noise` is the largest "
-        "Monte Carlo standard error of such a difference. Times include compilation.\n\n"
+        + f"\n{num_rows:,} simulated rows, `age + log_income + region + age:log_income`, {draws:,} draws; NumPyro's "
+        "NUTS on all rows with the same priors. Errors of means in posterior standard deviations; `noise` is the "
+        "largest Monte Carlo standard error of such a difference. Times include compilation.\n\n"
         + table(COLUMNS, rows)
     )
     publish("families.md", text, arguments.quick or arguments.only is not None)

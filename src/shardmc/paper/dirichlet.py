@@ -36,8 +36,8 @@ class StickBreaking:
     """Blocked Gibbs updates for a mixture of `components` normals whose weights come from a broken stick.
 
     v_h ~ Beta(1, concentration), weight_h = v_h prod_{l < h} (1 - v_l), v_last = 1; mean_h is normal, variance_h
-    inverse gamma. The w_j copies of row j fall into components as Multinomial(w_j, p_j.): counts, sums and sums of squares are
-    sums over copies. What is observed is no labelled component but the log density at `grid`.
+    inverse gamma. The w_j copies of row j fall into components as Multinomial(w_j, p_j.); counts, sums and sums of
+    squares run over copies. What is observed is no labelled component but the log density at `grid`.
     """
 
     components: int

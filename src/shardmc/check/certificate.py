@@ -18,7 +18,6 @@ from shardmc.types import Mode
 
 __all__ = ["Bounds", "Certificate", "certify", "choose", "polish"]
 
-_FEWEST = 10
 _ARRAYS = tuple(field.name for field in fields(Measured) if field.type == "np.ndarray")
 
 
@@ -164,10 +163,6 @@ def certify(
     if scores.shape != (len(chosen), values.shape[1]):
         raise OptionError(
             f"Gradients have shape {scores.shape}; ({len(chosen)}, {values.shape[1]}) is needed."
-        )
-    if np.isfinite(scores).all(axis=1).sum() < _FEWEST:
-        raise OptionError(
-            f"The certificate needs finite gradients at {_FEWEST} draws or more, about 100 as a rule."
         )
     rng = np.random.default_rng(0) if rng is None else rng
     bounds = Bounds() if bounds is None else bounds

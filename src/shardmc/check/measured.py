@@ -14,6 +14,8 @@ from shardmc.check.mixing import effective_size
 from shardmc.check.moments import SteinSample
 from shardmc.types import Mode
 
+FEWEST_GRADIENTS = 10
+"""With fewer nothing is measured; about 100 are right."""
 _FEWEST_DRAWS = 8
 _MOST_POINTS = 1000  # of the Stein test, whose cost is quadratic
 
@@ -67,6 +69,8 @@ def measure(
     finite = np.isfinite(scores).all(axis=1)
     lost = int(np.sum(~finite))
     chosen, scores = chosen[finite], scores[finite]
+    if len(chosen) < FEWEST_GRADIENTS:
+        return _unmeasured(values, names, len(chosen), lost)
     basis = mode.frame.basis
     z = np.linalg.solve(basis, (values - mode.theta).T).T
     whitened = scores @ basis
@@ -103,6 +107,33 @@ def measure(
         num_draws=len(values),
         num_gradients=len(chosen),
         num_lost=lost,
+    )
+
+
+def _unmeasured(values: np.ndarray, names: Sequence[str], num_gradients: int, num_lost: int) -> Measured:
+    """The numbers are missing, and the correction changes nothing."""
+    dim = len(names)
+    missing = np.full(dim, np.nan)
+    nothing = Combination(np.nan, np.nan, np.nan, np.nan, ((names[0], 1.0),))
+    return Measured(
+        names=tuple(names),
+        mean_error=missing,
+        mean_error_se=missing,
+        mean_p_value=missing,
+        sd_ratio=missing,
+        sd_ratio_se=missing,
+        sd_p_value=missing,
+        nonlinearity=missing,
+        surprise=missing,
+        shifted=nothing,
+        widest=nothing,
+        narrowest=nothing,
+        stein=SteinTest(np.nan, np.nan),
+        correction=Correction(np.zeros(dim), np.zeros(dim), np.zeros((dim, 0)), np.zeros((dim, 0))),
+        ess=np.full(dim, float(len(values))),
+        num_draws=len(values),
+        num_gradients=num_gradients,
+        num_lost=num_lost,
     )
 
 

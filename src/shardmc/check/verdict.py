@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from shardmc.check.measured import Measured
+from shardmc.check.measured import FEWEST_GRADIENTS, Measured
 from shardmc.errors import OptionError
 
 Verdict = Literal["within", "off", "cannot tell"]
@@ -129,6 +129,11 @@ def _worst(measured: Measured, bounds: Bounds, level: float) -> str | None:
 
 def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray) -> tuple[str, str] | None:
     """Why "within" cannot be said, and what to do; the gravest reason first."""
+    if measured.num_gradients < FEWEST_GRADIENTS:
+        return (
+            f"there are finite gradients at {measured.num_gradients} draws, and {FEWEST_GRADIENTS} are needed",
+            "Take more draws and gradients at about 100 of them; look at draws whose gradient is not finite.",
+        )
     if measured.num_lost:
         total = measured.num_lost + measured.num_gradients
         return (

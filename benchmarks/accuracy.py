@@ -1,6 +1,6 @@
 """How close the combined draws are to the full posterior: the paper's synthetic data and Covertype.
 
-    python benchmarks/accuracy.py [--quick] [--only synthetic|covertype-14|covertype-53|rare]
+    python benchmarks/accuracy.py [--quick] [--only synthetic|seeds|covertype-14|covertype-53|rare]
 
 Prints and writes docs/benchmarks/accuracy-NAME.md for each part. The reference is one shard that holds all rows.
 """
@@ -110,6 +110,29 @@ def synthetic(quick: bool) -> str:
     half = len(reference) // 2
     rows.append(row("noise: one half of the reference against the other", reference[:half], reference[half:]))
     return f"## Synthetic logistic regression of the paper (N = 100,000, d = 5)\n\n{table(COLUMNS, rows)}\n"
+
+
+def seeds(quick: bool) -> str:
+    """The default's KL for several seeds and several references, as one pair of runs is mostly noise."""
+    x, y = synthetic_logistic(100_000)
+    model = logistic_model(5)
+    draws = 20_000 if quick else 200_000
+    references = [
+        shardmc.fit(
+            model, (x, y), shards=1, draws=draws, sampler=Independence(), seed=seed, check=False
+        ).theta
+        for seed in (99, 100, 101)
+    ]
+    rows = [
+        [f"reference {i + 1}", *("" if i == j else distance(a, b)[4] for j, b in enumerate(references))]
+        for i, a in enumerate(references)
+    ]
+    for shards in (50, 100):
+        for seed in range(3):
+            theta = shardmc.fit(model, (x, y), shards=shards, draws=draws, seed=seed, check=False).theta
+            rows.append([f"K = {shards}, seed {seed}", *(distance(theta, b)[4] for b in references)])
+    text = table(("Gaussian KL from", "reference 1", "reference 2", "reference 3"), rows)
+    return f"## Synthetic logistic regression, default combination, {draws:,} draws each\n\n{text}\n"
 
 
 def covertype_14(quick: bool) -> str:
@@ -239,7 +262,13 @@ def _affine_l2(model, y, shards, keep) -> float:
     return float(((truth - mixture) ** 2).sum() / (truth**2).sum()) if step else float("nan")
 
 
-SECTIONS = {"synthetic": synthetic, "covertype-14": covertype_14, "covertype-53": covertype_53, "rare": rare}
+SECTIONS = {
+    "synthetic": synthetic,
+    "seeds": seeds,
+    "covertype-14": covertype_14,
+    "covertype-53": covertype_53,
+    "rare": rare,
+}
 
 
 def main() -> None:

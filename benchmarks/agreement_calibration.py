@@ -126,7 +126,8 @@ def main() -> None:
     )
     text = "# Calibration of shard agreement\n\n" + header("agreement_calibration.py") + "\n"
     text += (
-        "## Random shards, and one of them with flipped labels\n\nThe level is 0.01: a run may name a shard of random rows with "
+        "## Random shards, and one of them with flipped labels\n\nThe level is 0.01: a run may name a shard of random "
+        "rows with "
         f"that probability.\n\n{table(COLUMNS, [random_shards(*case, runs) for case in cases])}\n"
     )
     real = covertype(100, 50 if quick else 5)

@@ -139,7 +139,7 @@ def nuts(design: Design, data: pd.DataFrame, draws: int) -> tuple[dict[str, np.n
         numpyro.sample("y", likelihood(design, eta, own, trials), obs=y)
 
     start = time.perf_counter()
-    mcmc = MCMC(NUTS(model), num_warmup=500, num_samples=draws, progress_bar=False)
+    mcmc = MCMC(NUTS(model, dense_mass=True), num_warmup=500, num_samples=draws, progress_bar=False)
     # As arguments: constants of this size would be folded when the sampler is compiled.
     mcmc.run(jax.random.key(11), scaled, y if levels is None else y.astype(int), offset, trials)
     found = {name: np.asarray(v, np.float64) for name, v in mcmc.get_samples().items()}
@@ -170,7 +170,7 @@ def compare(case: str, data: pd.DataFrame, draws: int) -> list[object]:
         **options,
     )
     seconds = time.perf_counter() - start
-    reference, nuts_seconds = nuts(design_of(posterior), data, 500 if draws < 5_000 else 2_000)
+    reference, nuts_seconds = nuts(design_of(posterior), data, 1_000 if draws < 5_000 else 3_000)
     ours = posterior.flat()
     errors, noises, ratios = [], [], []
     for name, theirs in reference.items():

@@ -12,6 +12,10 @@ from shardmc._version import __version__
 
 _HOMES = {
     "fit": "shardmc.fit",
+    "append": "shardmc.append",
+    "sample_shard": "shardmc.federate",
+    "locate_sites": "shardmc.federate",
+    "combine_sites": "shardmc.federate",
     "Model": "shardmc.model",
     "Parameter": "shardmc.model",
     "from_numpyro": "shardmc.model",
@@ -45,6 +49,7 @@ _HOMES = {
 __all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from shardmc.append import append as append
     from shardmc.combine import Consensus as Consensus
     from shardmc.combine import Laplace as Laplace
     from shardmc.combine import MPosterior as MPosterior
@@ -57,6 +62,9 @@ if TYPE_CHECKING:
     from shardmc.engine import Dask as Dask
     from shardmc.engine import Local as Local
     from shardmc.errors import ShardmcError as ShardmcError
+    from shardmc.federate import combine_sites as combine_sites
+    from shardmc.federate import locate_sites as locate_sites
+    from shardmc.federate import sample_shard as sample_shard
     from shardmc.fit import fit as fit
     from shardmc.glm import glm as glm
     from shardmc.glm import predict as predict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from shardmc.locate import gradients, newton_steps
 from shardmc.model import Model
 from shardmc.posterior import ShardTable
 from shardmc.sample import Sampled
-from shardmc.types import Combiner, Engine, Finding, Located, ShardDraws
+from shardmc.types import Combiner, Engine, Finding, Located, Mode, ShardDraws
 
 _CERTIFIED_DRAWS = 100
 
@@ -98,8 +98,12 @@ def judge(
     seed: int,
     *,
     certified: bool,
+    score: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Judged:
-    """Chain diagnostics, shard agreement and, where there is a mode, the certificate."""
+    """Chain diagnostics, shard agreement and, where there is a mode, the certificate.
+
+    The certificate's gradients of the log posterior are those of the blocks, or what `score` says of points.
+    """
     names = model.names
     chains = diagnose(
         [c.theta for c in sampled.chains],
@@ -115,7 +119,8 @@ def judge(
         disagreement = agreement.q
     certificate, passes = None, 0.0
     if certified and located is not None:
-        certificate = _certify(model, blocks, located, result, engine, seed, chains.total_ess)
+        known = score or (lambda points: gradients(model, blocks, located.mode, points, engine))
+        certificate = _certify(model, known, located.mode, result, seed, chains.total_ess)
         findings += _verdict_findings(certificate)
         passes = float(_CERTIFIED_DRAWS)
     most = max(c.theta.shape[0] * c.theta.shape[1] for c in sampled.chains)
@@ -140,10 +145,9 @@ def judge(
 
 def _certify(
     model: Model,
-    blocks: Blocks,
-    located: Located,
+    score: Callable[[np.ndarray], np.ndarray],
+    mode: Mode,
     result: Result,
-    engine: Engine,
     seed: int,
     ess: np.ndarray,
 ) -> Certificate:
@@ -152,9 +156,9 @@ def _certify(
     shard = None if result.shard is None else result.shard[inside]
     rng = np.random.default_rng([seed, 4])
     chosen = choose(theta, shard, min(_CERTIFIED_DRAWS, len(theta)), rng)
-    scores = gradients(model, blocks, located.mode, theta[chosen], engine)
+    scores = score(theta[chosen])
     known = ess if np.isfinite(ess).all() and (ess > 0).all() else None
-    return certify(theta, chosen, scores, located.mode, model.names, ess=known, rng=rng, shard=shard)
+    return certify(theta, chosen, scores, mode, model.names, ess=known, rng=rng, shard=shard)
 
 
 def _verdict_findings(certificate: Certificate) -> list[Finding]:

@@ -126,6 +126,20 @@ def test_resources_that_no_worker_has_are_refused(client, blocks):
         list(Dask(client, resources={"GPU": 1}).map(moments(), blocks, None, None))
 
 
+def test_only_workers_with_the_resources_are_used(blocks):
+    distributed = pytest.importorskip("distributed")
+    per_shard = (np.zeros(len(SIZES), np.float32), np.arange(len(SIZES), dtype=np.int32))
+    with (
+        distributed.LocalCluster(
+            n_workers=1, processes=False, dashboard_address=":0", resources={"GPU": 1}
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        engine = Dask(client, resources={"GPU": 1})
+        results = dict(engine.map(moments(), blocks, per_shard, {"slope": np.float32(1)}))
+    assert sorted(results) == list(range(len(SIZES)))
+
+
 def test_a_worker_compiles_a_program_once(client):
     blocks = as_source({"x": np.ones(60, np.float32)}).split(Partition(12), seed=0)
     engine, program = Dask(client, batch=2), moments()

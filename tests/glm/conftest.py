@@ -41,20 +41,21 @@ def _reference(design, data, draws, seed):
     offset = design.roles.offset_values(frame)
     middle, sd = x.mean(axis=0), x.std(axis=0)
 
-    def model():
+    def model(scaled_x, y, offset):
         # Sampled with columns in standard units about their means; reported in their own.
         scaled = [
             numpyro.sample(name, dist.TransformedDistribution(_prior(design.priors[name]), _times(s)))
             for name, s in zip(design.names, sd, strict=True)
         ]
         center = numpyro.sample("center", _prior(design.priors["Intercept"]))
-        eta = center + ((x - middle) / sd) @ jax.numpy.stack(scaled)
+        eta = center + scaled_x @ jax.numpy.stack(scaled)
         own = {name: numpyro.sample(name, _prior(design.priors[name])) for name in design.family.auxiliaries}
         eta = eta if offset is None else eta + offset
         numpyro.sample("y", _likelihood(design.family, eta, own), obs=y)
 
     mcmc = MCMC(NUTS(model), num_warmup=500, num_samples=draws, progress_bar=False)
-    mcmc.run(jax.random.key(seed))
+    # As arguments: constants of this size would be folded when the sampler is compiled.
+    mcmc.run(jax.random.key(seed), (x - middle) / sd, y, offset)
     found = {name: np.asarray(v, np.float64) for name, v in mcmc.get_samples().items()}
     result = {name: found[name] / s for name, s in zip(design.names, sd, strict=True)}
     result["Intercept"] = found["center"] - sum(

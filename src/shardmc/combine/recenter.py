@@ -219,28 +219,34 @@ class Recenter(Combiner):
 def precision_weighted_mean(
     draws: ShardDraws, balanced: bool, small_sample: bool = True
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The mean V sum a_i P_i m_i of rescaled draws, V = (sum a_i P_i)^-1, and notes on degenerate shards.
+    """The mean (sum a_i P_i)^-1 sum a_i P_i m_i of rescaled draws, and notes on degenerate shards.
 
-    Let c be the share-weighted mean; the precision-weighted one is c + V b with b = sum_i b_i,
-    b_i = a_i (P_i - mean P) (m_i - c). If a shard's precision depends on where its mean lies, as in every model with
-    a third derivative, both means are off by about the same, V b / 2, to either side; if precisions differ for
-    other reasons, b is noise and the precision-weighted mean is right. `balanced` gives c + (1 - f / 2) V b, with
-    f = max(0, 1 - sum_i |b_i|^2 / |b|^2) in the norm of V: the part of b that independent b_i would not make.
+    Let c be the share-weighted mean and P the average of the P_i. If a shard's precision depends on where its
+    mean lies, as in every model with a third derivative, c and the precision-weighted mean are off by about the
+    same, to either side, and weights P_i^(1/2) are right. If precisions differ for other reasons, weights P_i are.
+    `balanced` takes P_i^(1 - f / 2), the power being taken in coordinates in which P is the identity, with
+    f = max(0, 1 - sum_i |b_i|^2 / |sum_i b_i|^2), b_i = a_i (P_i - P)(m_i - c) in the norm of P^-1: the part of
+    their sum that unrelated b_i would not make.
     """
     varying = Varying.of(draws)
     if varying.rank == 0:
         return varying.center, ()
     # In these coordinates c is zero.
     inner = varying.reduce(draws)
-    precision, notes = precisions(inner, small_sample)
-    average = np.tensordot(draws.shares, precision, axes=1)
-    parts = np.einsum("i,ijk,ik->ij", draws.shares, precision - average, inner.means)
-    shift = np.linalg.solve(average, parts.sum(axis=0))
+    weights, notes = precisions(inner, small_sample)
     if balanced:
-        expected = (parts * np.linalg.solve(average, parts.T).T).sum()
-        found = parts.sum(axis=0) @ shift
-        shift = shift * (1 - max(0.0, 1 - expected / found) / 2) if found > 0 else shift
-    return varying.lift(shift), notes
+        root = np.linalg.cholesky(np.tensordot(draws.shares, weights, axes=1))
+        inverse_root = np.linalg.inv(root)
+        whitened = symmetric(inverse_root @ weights @ inverse_root.T)
+        parts = np.einsum("i,ijk,ik->ij", draws.shares, whitened - np.eye(inner.dim), inner.means @ root)
+        total = (parts.sum(axis=0) ** 2).sum()
+        related = max(0.0, 1 - (parts**2).sum() / total) if total > 0 else 0.0
+        values, vectors = np.linalg.eigh(whitened)
+        axes = root @ vectors
+        weights = (axes * values[:, None, :] ** (1 - related / 2)) @ np.swapaxes(axes, 1, 2)
+    average = np.tensordot(draws.shares, weights, axes=1)
+    mean = np.linalg.solve(average, np.einsum("i,ijk,ik->j", draws.shares, weights, inner.means))
+    return varying.lift(mean), notes
 
 
 def maps_from_draws(

@@ -101,7 +101,7 @@ class Design:
         """Some rows of a table as the log-likelihood reads them."""
         frame = self.frame(table)
         real = float_type()
-        response = self.family.encode(self.roles.response_values(frame, self.response_levels))
+        response = self.family.encode(self.roles.explained(frame, self.response_levels, self.family))
         if self.family.location_scale:
             response = (response - self.scaling.response_shift) / self.scaling.response_scale
         rows = {"response": response if response.dtype.kind == "i" else response.astype(real)}
@@ -109,8 +109,8 @@ class Design:
             scaled = (self.encoder.matrix(frame) - self.scaling.shifts) / self.scaling.sds
             rows["design"] = scaled.astype(real)
         offset = self.roles.offset_values(frame)
-        if offset is not None:
-            rows["offset"] = (offset / self.scaling.response_scale).astype(real)
+        if offset is not None and not self.family.location_scale:
+            rows["offset"] = offset.astype(real)
         trials = self.roles.trial_values(frame, len(response))
         if trials is not None:
             rows["trials"] = trials.astype(real)

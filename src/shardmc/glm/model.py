@@ -28,7 +28,7 @@ def build_model(design: Design, start: dict[str, Any]) -> Model:
     """The model, with coefficients on the scale of the original columns.
 
     eta = location + sum_k b_k x_k. Where columns are shifted the location that is sampled belongs to shifted columns
-    at zero, and the one of the original columns is derived from it; without shifts they are the same.
+    at zero, and `named_draws` has that of the original columns; without shifts they are the same.
     """
     location = location_name(design)
     parameters: dict[str, Any] = {}
@@ -43,7 +43,6 @@ def build_model(design: Design, start: dict[str, Any]) -> Model:
         _LogLikelihood(design),
         _LogPrior(design),
         parameters,
-        derived=_Derived(design) if design.has_location and design.scaling.is_shifted else None,
         initial=renamed,
     )
     # One vector compiles several times faster than a parameter for each column; messages and tables name the columns.
@@ -53,10 +52,22 @@ def build_model(design: Design, start: dict[str, Any]) -> Model:
 
 
 def named_draws(design: Design, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A model's draws with each coefficient under its own name: the location first, then the columns, then the rest."""
-    columns = {name: draws[COEFFICIENTS][:, k] for k, name in enumerate(design.names)}
-    every = {**draws, **columns}
-    order = [design.family.location, *design.names, *design.family.auxiliaries, location_name(design)]
+    """A model's draws in the columns' own units, each under its own name: location, coefficients, the rest.
+
+    Where columns are shifted the location of the original columns is worked out here, in float64: it is the
+    difference of numbers that may be large.
+    """
+    every = {**draws, **{name: draws[COEFFICIENTS][:, k] for k, name in enumerate(design.names)}}
+    sampled, location = location_name(design), design.family.location
+    if sampled != location and sampled in draws:
+        moved = draws[COEFFICIENTS] @ design.scaling.shifts if design.names else np.zeros(len(draws[sampled]))
+        ordinal = isinstance(design.family, Ordinal)
+        every[location] = (
+            draws[sampled] + moved[:, None]
+            if ordinal
+            else draws[sampled] - moved + design.scaling.response_shift
+        )
+    order = [location, *design.names, *design.family.auxiliaries, sampled]
     return {name: every[name] for name in dict.fromkeys(order) if name in every}
 
 
@@ -125,14 +136,3 @@ class _LogPrior(_Part):
             value = value - moved if ordinal else value + moved
         prior = design.priors[design.family.location]
         return jnp.sum(prior.log_density(value + scaling.response_shift))
-
-
-class _Derived(_Part):
-    """The location of the original columns, where that of shifted ones is sampled."""
-
-    def __call__(self, params: Any) -> dict[str, jax.Array]:
-        scaling, value = self.design.scaling, params[self.location]
-        if self.names:
-            moved = jnp.dot(jnp.asarray(scaling.shifts), self.coefficients(params))
-            value = value + moved if isinstance(self.design.family, Ordinal) else value - moved
-        return {self.design.family.location: value + scaling.response_shift}

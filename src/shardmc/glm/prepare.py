@@ -69,7 +69,7 @@ def prepare(
     formula.check_columns(kinds)
     roles.check_columns(kinds)
     levels = declared_levels(family, formula.response, kinds, ordered)
-    found = survey(source, formula, roles, kinds, ordered=ordered, response_levels=levels)
+    found = survey(source, formula, roles, kinds, family=family, ordered=ordered, response_levels=levels)
     family, seen = _with_levels(family, found.seen, levels)
     family.refuse(seen)
     encoder = _encoder(formula, kinds, found, source.num_rows)

@@ -87,6 +87,12 @@ class Roles:
             )
         return values.astype(np.float64)
 
+    def explained(self, frame: Frame, levels: Sequence[Any] | None, family: Family) -> np.ndarray:
+        """What the predictors have to explain: the response, less the offset where both are in the same units."""
+        response = self.response_values(frame, levels)
+        offset = self.offset_values(frame) if family.location_scale else None
+        return response if offset is None else response - offset
+
     def offset_values(self, frame: Frame) -> np.ndarray | None:
         """What is added to the linear predictor: the offset, and the logarithm of the exposure."""
         total = None if self.offset is None else self.offset.values(frame).astype(np.float64)

@@ -13,7 +13,7 @@ from shardmc.data import Source
 from shardmc.data.reader import spread_positions
 from shardmc.errors import DataError
 from shardmc.glm.expression import Expression
-from shardmc.glm.families import Moments, Seen
+from shardmc.glm.families import Family, Moments, Seen
 from shardmc.glm.formula import Formula
 from shardmc.glm.raw import Frame, Kind, Level, as_frame, levels_in, missing
 from shardmc.glm.roles import Roles
@@ -54,6 +54,7 @@ def survey(
     roles: Roles,
     kinds: Mapping[str, Kind],
     *,
+    family: Family,
     ordered: Mapping[str, Sequence[str]],
     response_levels: Sequence[Any] | None,
 ) -> Survey:
@@ -70,7 +71,7 @@ def survey(
             found.update(levels_in(table.column(name)))
             _refuse_many(name, found, bare=name in formula.expressions)
         frame = as_frame(table, kinds)
-        _look_at_response(frame, roles, response_levels, result)
+        _look_at_response(frame, roles, response_levels, family, result)
         _look_at_predictors(frame, formula, kinds, values, result)
         parts.append(table.take(wanted[(wanted >= start) & (wanted < start + len(table))] - start))
     if result.missing:
@@ -109,17 +110,20 @@ def _count_missing(table: pa.Table, columns: Sequence[str], result: Survey) -> b
     return bool(result.missing)
 
 
-def _look_at_response(frame: Frame, roles: Roles, levels: Sequence[Any] | None, result: Survey) -> None:
+def _look_at_response(
+    frame: Frame, roles: Roles, levels: Sequence[Any] | None, family: Family, result: Survey
+) -> None:
     count = len(next(iter(frame.values())))
     roles.refuse(frame, count)
-    response = roles.response_values(frame, levels)
+    response = roles.explained(frame, levels, family)
     bad = ~np.isfinite(response)
     if bad.any():
         raise DataError(
             f"The response {roles.response.text!r} is not finite in {int(bad.sum())} rows or more, such as "
             f"{response[bad][0]}; drop those rows."
         )
-    result.seen.add(response, roles.trial_values(frame, count), roles.offset_values(frame))
+    offset = None if family.location_scale else roles.offset_values(frame)
+    result.seen.add(response, roles.trial_values(frame, count), offset)
 
 
 def _look_at_predictors(

@@ -67,10 +67,10 @@ class Comparison:
         error = gap.std(ddof=1) / np.sqrt(len(gap)) if len(gap) > 1 else np.inf
         if gap.mean() < 2 * error:
             return f"{a} and {b} differ by less than two standard errors over {len(gap)} data sets."
-        share = float(np.mean(gap < 0))
+        as_printed = int((gap < 0).sum())
         return (
-            f"{b} is closer than {a} by {gap.mean() / error:.0f} standard errors; "
-            f"in {share:.0%} of the data sets the order is the paper's."
+            f"{b} is closer than {a}, by {scientific(float(gap.mean()))} ± {scientific(float(error))}; in {as_printed} "
+            f"of {len(gap)} data sets the order is the paper's."
         )
 
 

@@ -1,0 +1,120 @@
+"""A log-likelihood as a quadratic: what is known of rows that are elsewhere, or no longer there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardmc.data.batch import Blocks
+from shardmc.locate.newton import LikelihoodTerms
+from shardmc.model import Model
+from shardmc.model.precision import double_precision
+from shardmc.order import in_order
+from shardmc.target import DeviceFrame
+from shardmc.types import Engine, Frame, Mode
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """l(theta) ~ l(center) + g^T (theta - center) - (theta - center)^T H (theta - center) / 2."""
+
+    center: np.ndarray  # (dim,)
+    gradient: np.ndarray  # (dim,) g
+    curvature: np.ndarray  # (dim, dim) H, minus the Hessian
+
+    def __add__(self, other: Expansion) -> Expansion:
+        """The sum of two log densities that are expanded at the same point."""
+        return Expansion(self.center, self.gradient + other.gradient, self.curvature + other.curvature)
+
+    def times(self, factor: float) -> Expansion:
+        """The expansion of factor * l."""
+        return Expansion(self.center, factor * self.gradient, factor * self.curvature)
+
+    @property
+    def step(self) -> np.ndarray:
+        """The way from the centre to the maximum, H^-1 g."""
+        return np.linalg.solve(self.curvature, self.gradient)
+
+    @property
+    def decrement(self) -> float:
+        """The length of that way in standard deviations, sqrt(g^T H^-1 g)."""
+        return float(np.sqrt(max(self.gradient @ self.step, 0.0)))
+
+
+def expand_prior(model: Model, theta: np.ndarray) -> Expansion:
+    """The log prior at theta, in double precision.
+
+    >>> model = Model(lambda params, rows: -((rows - params["mu"]) ** 2), lambda p: -(p["mu"] ** 2), {"mu": ()})
+    >>> expansion = expand_prior(model, np.array([3.0]))
+    >>> expansion.gradient, expansion.curvature
+    (array([-6.]), array([[2.]]))
+    """
+    with double_precision():
+        point = jnp.asarray(theta, jnp.float64)
+        gradient, hessian = jax.grad(model.log_prior)(point), jax.hessian(model.log_prior)(point)
+        return Expansion(np.asarray(theta, np.float64), np.asarray(gradient), -np.asarray(hessian))
+
+
+def prior_gradients(model: Model, points: np.ndarray) -> np.ndarray:
+    """Gradients (point, dim) of the log prior at many points (point, dim), in double precision."""
+    with double_precision():
+        return np.asarray(jax.vmap(jax.grad(model.log_prior))(jnp.asarray(points, jnp.float64)))
+
+
+def expand_likelihood(model: Model, blocks: Blocks, frame: Frame, engine: Engine) -> Expansion:
+    """The log-likelihood of all rows at the frame's centre, in one pass over them.
+
+    The frame's basis gives the coordinates in which it is computed, of order one each.
+    """
+    device = DeviceFrame.of(frame)
+    gradient, curvature = np.zeros(model.dim), np.zeros((model.dim, model.dim))
+    results = engine.map(LikelihoodTerms(model), blocks, None, (device, device.center))
+    for shard, terms in in_order(results, range(blocks.num_shards)):
+        gradient += blocks.shares[shard] * np.asarray(terms[1], np.float64)
+        curvature += blocks.shares[shard] * np.asarray(terms[2], np.float64)
+    inverse = np.linalg.inv(frame.basis)
+    whole = inverse.T @ curvature @ inverse
+    # The point at which the device evaluated, which has the device's precision.
+    center = np.asarray(device.center, np.float64)
+    return Expansion(center, inverse.T @ gradient, (whole + whole.T) / 2)
+
+
+def likelihood_at_mode(model: Model, mode: Mode) -> Expansion:
+    """The log-likelihood of the rows whose posterior has this mode and curvature, less what the prior has in both."""
+    prior = expand_prior(model, mode.theta)
+    return Expansion(mode.theta, -prior.gradient, mode.curvature - prior.curvature)
+
+
+@dataclass(frozen=True, eq=False)
+class Conditioned:
+    """A model whose prior is the posterior given earlier rows, known by their expansion.
+
+    It has what the search for a mode needs of a model; its rows are the new ones.
+    """
+
+    model: Model
+    earlier: Expansion
+
+    @property
+    def dim(self) -> int:
+        return self.model.dim
+
+    @property
+    def names(self) -> list[str]:
+        return self.model.names
+
+    @property
+    def initial(self) -> np.ndarray:
+        return self.earlier.center
+
+    def log_likelihood(self, theta: Any, rows: Any) -> jax.Array:
+        return self.model.log_likelihood(theta, rows)
+
+    def log_prior(self, theta: Any) -> jax.Array:
+        gap = jnp.asarray(theta) - self.earlier.center
+        curvature = jnp.asarray(self.earlier.curvature, gap.dtype)
+        return self.model.log_prior(theta) + gap @ (self.earlier.gradient - 0.5 * curvature @ gap)

@@ -79,7 +79,10 @@ class NeverRejects(Sampler):
 
     def sample(self, target, key, num_draws, tuning):
         return Chains(
-            student_t(key, (1, num_draws, target.dim), 20), jnp.ones(()), jnp.int32(0), jnp.int32(0)
+            student_t(jax.random.normal(key, (1, num_draws, 20 + target.dim)), 20),
+            jnp.ones(()),
+            jnp.int32(0),
+            jnp.int32(0),
         )
 
 

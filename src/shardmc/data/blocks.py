@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Batch, Blocks, Rows
@@ -40,12 +39,13 @@ def make_batch(
     return Batch(
         rows=rows,
         row_weights=row_weights,
-        starts=jnp.asarray(starts, dtype=jnp.int32),
-        sizes=jnp.asarray(blocks.sizes[shards], dtype=jnp.int32),
-        factors=jnp.asarray(1 / blocks.shares[shards], dtype=float_type()),
+        # Cast before they are on the device: there a cast would be one more program to compile.
+        starts=jax.device_put(starts.astype(np.int32)),
+        sizes=jax.device_put(blocks.sizes[shards].astype(np.int32)),
+        factors=jax.device_put((1 / blocks.shares[shards]).astype(float_type())),
         kept_rows=kept.rows if kept else None,
         kept_weights=kept.weights if kept else None,
-        kept_positions=jnp.asarray(kept.positions[shards]) if kept else None,
+        kept_positions=jax.device_put(kept.positions[shards]) if kept else None,
         capacity=blocks.capacity,
     )
 
@@ -71,8 +71,12 @@ class ArrayBlocks(Blocks):
 
     def keep(self, positions: Sequence[np.ndarray]) -> ArrayBlocks:
         def gather(shards: np.ndarray, within: np.ndarray) -> tuple[Rows, jax.Array | None]:
-            index = jnp.asarray(self.starts[shards] + within, dtype=jnp.int32)
-            rows = jax.tree.map(lambda a: a.at[index].get(mode="promise_in_bounds"), self.rows)
-            return rows, None if self.row_weights is None else self.row_weights[index]
+            index = (self.starts[shards] + within).astype(np.int32)
+            return _rows_at((self.rows, self.row_weights), index)
 
         return replace(self, kept=keep_rows(positions, self.sizes, gather))
+
+
+@jax.jit
+def _rows_at(arrays: tuple[Rows, jax.Array | None], index: jax.Array) -> tuple[Rows, jax.Array | None]:
+    return jax.tree.map(lambda a: a.at[index].get(mode="promise_in_bounds"), arrays)

@@ -40,9 +40,7 @@ class LikelihoodTerms:
         def gain(u: jax.Array) -> jax.Array:
             return log_likelihood_sum(self.model, rows, weights, frame, reference, u)
 
-        origin = jnp.zeros_like(frame.center)
-        value, gradient = jax.value_and_grad(gain)(origin)
-        return value, gradient, -jax.hessian(gain)(origin)
+        return _expanded(gain, jnp.zeros_like(frame.center))
 
 
 @dataclass(frozen=True)
@@ -70,12 +68,18 @@ class _Step:
     smallest: float
 
     @staticmethod
-    def of(terms: _Terms) -> _Step:
-        """Newton step with the curvature's negative eigenvalues turned, so that it always climbs."""
+    def of(terms: _Terms, whitened: bool = False) -> _Step:
+        """Newton step with the curvature's negative eigenvalues turned, so that it always climbs.
+
+        In the coordinates of the last curvature (`whitened`) a direction that has lost all of it keeps its scale:
+        divided by rounding errors the step would go anywhere.
+        """
         diagonal = np.abs(np.diag(terms.curvature))
-        scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        scale = 1 / np.sqrt(np.where((diagonal > 0) & (not whitened), diagonal, 1.0))
         values, vectors = np.linalg.eigh(scale[:, None] * terms.curvature * scale)
-        basis = scale[:, None] * vectors / np.sqrt(np.maximum(np.abs(values), 1e-7))
+        size = np.abs(values)
+        size = np.where(size < _FLAT, 1.0, size) if whitened else np.maximum(size, 1e-7)
+        basis = scale[:, None] * vectors / np.sqrt(size)
         pull = basis.T @ terms.gradient
         return _Step(basis @ pull, basis, float(np.linalg.norm(pull)), float(values[0]))
 
@@ -111,9 +115,20 @@ def _prior_terms_of(model: Model, frame: DeviceFrame, previous: jax.Array):
     def gain(u: jax.Array) -> jax.Array:
         return model.log_prior(frame.to_theta(u)) - model.log_prior(previous)
 
-    origin = jnp.zeros_like(frame.center)
-    value, gradient = jax.value_and_grad(gain)(origin)
-    return value, gradient, -jax.hessian(gain)(origin)
+    return _expanded(gain, jnp.zeros_like(frame.center))
+
+
+def _expanded(
+    function: Callable[[jax.Array], jax.Array], origin: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Value, gradient and curvature (minus the Hessian) at a point, sharing what they have in common."""
+
+    def slope(u: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        value, gradient = jax.value_and_grad(function)(u)
+        return gradient, (value, gradient)
+
+    hessian, (value, gradient) = jax.jacfwd(slope, has_aux=True)(origin)
+    return value, gradient, -hessian
 
 
 _prior_terms = jax.jit(_prior_terms_of, static_argnums=0)
@@ -194,7 +209,8 @@ class _Ascent:
         # Within float32 noise of the summit the gain says nothing: a step that small is taken on trust.
         noise = 0.05 if step.decrement < 0.5 else 0.0
         if there.finite and there.gain >= 1e-3 * predicted - noise:
-            self.frame, self.terms, self.length, self.step = trial, there, 1.0, _Step.of(there)
+            self.frame, self.terms, self.length = trial, there, 1.0
+            self.step = _Step.of(there, whitened=True)
             ratio = self.step.decrement / max(step.decrement, 1e-300)
             near = step.decrement < 1.0 and length == 1.0
             self.slow = self.slow + 1 if near and 0.4 < ratio < 0.95 else 0

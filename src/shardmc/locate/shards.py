@@ -42,9 +42,13 @@ class ShardMode:
         target = Target(self.model, rows, weights, frame)
         lengths = 0.5 ** jnp.arange(8.0)
 
-        def newton(u: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def slope(u: jax.Array) -> tuple[jax.Array, jax.Array]:
             gradient = jax.grad(target.log_density)(u)
-            curvature = -jax.hessian(target.log_density)(u)
+            return gradient, gradient
+
+        def newton(u: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            curvature, gradient = jax.jacfwd(slope, has_aux=True)(u)
+            curvature = -curvature
             factor = jnp.linalg.cholesky(curvature)
             step = jax.scipy.linalg.cho_solve((factor, True), gradient)
             definite = jnp.isfinite(factor).all() & jnp.isfinite(step).all()

@@ -43,13 +43,11 @@ class Sampler(ABC):
         """At least `num_draws` draws after warm-up."""
 
 
-def student_t(key: jax.Array, shape: tuple[int, ...], df: int) -> jax.Array:
-    """Draws (..., dim) of a standard multivariate Student t."""
-    key_normal, key_scale = jax.random.split(key)
-    normal = jax.random.normal(key_normal, shape)
+def student_t(noise: jax.Array, df: int) -> jax.Array:
+    """Draws (..., dim) of a standard multivariate Student t from standard normal numbers (..., df + dim)."""
     # A sum of squares, not a gamma variate: its rejection loop takes longer to compile than all the rest.
-    chi2 = jnp.sum(jax.random.normal(key_scale, (*shape[:-1], df)) ** 2, axis=-1)
-    return normal * jnp.sqrt(df / chi2)[..., None]
+    chi2 = jnp.sum(noise[..., :df] ** 2, axis=-1)
+    return noise[..., df:] * jnp.sqrt(df / chi2)[..., None]
 
 
 def student_t_log_density(u: jax.Array, df: int) -> jax.Array:

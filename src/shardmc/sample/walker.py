@@ -92,7 +92,8 @@ class Walker(Sampler):
     def _starts(self, target: Target, key: jax.Array) -> Any:
         """Of a handful of Student t draws for each chain, one in proportion to its importance weight."""
         key_candidates, key_choice = jax.random.split(key)
-        candidates = student_t(key_candidates, (self.chains, _START_CANDIDATES, target.dim), _START_DF)
+        shape = (self.chains, _START_CANDIDATES, _START_DF + target.dim)
+        candidates = student_t(jax.random.normal(key_candidates, shape), _START_DF)
         density = target.log_densities(candidates.reshape(-1, target.dim)).reshape(
             self.chains, _START_CANDIDATES
         )

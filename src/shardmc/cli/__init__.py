@@ -12,8 +12,10 @@ def main() -> None:
     """Run the command line; a user's mistake is one sentence and exit code 2, an interruption one line and 130."""
     signal.signal(signal.SIGINT, _interrupted)
     from shardmc.cli.app import app
+    from shardmc.cli.cache import keep_compiled_programs
     from shardmc.errors import ShardmcError
 
+    keep_compiled_programs()
     try:
         app()
     except ShardmcError as error:

@@ -112,7 +112,7 @@ def compare(
     for count in sorted({int(row["draws"]) for row in rows.values() if row}):
         floor = noise_floor(target, count, distance_names, seed=seed)
         rows[f"noise floor, {count} draws"] = {**floor, "draws": count}
-    return Comparison(pd.DataFrame.from_dict(rows, orient="index"), notes)
+    return Comparison(pd.DataFrame(list(rows.values()), index=list(rows)), notes)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -208,18 +208,20 @@ def _is_factor(fn: Any) -> bool:
 
 def _log_density(site: dict[str, Any]) -> jax.Array:
     """Log density of a site, one number per element of its batch."""
-    fn = site["fn"] if site["is_observed"] else _unchecked(site["fn"])
-    density = fn.log_prob(site["value"])
+    density = _checking(site["fn"], rows=site["is_observed"]).log_prob(site["value"])
     scale = site.get("scale")
     return jnp.asarray(density) if scale is None else scale * density
 
 
-def _unchecked(fn: Any) -> Any:
-    """The same distribution without the test whether a value is in its support, which may cost a decomposition."""
+def _checking(fn: Any, *, rows: bool) -> Any:
+    """The same distribution, looking whether rows are in its support, unless the model says that it should not.
+
+    Latent values are inside by construction, and looking may cost a decomposition. NumPyro's own default has changed.
+    """
     fn = copy.copy(fn)
-    fn._validate_args = False
+    fn._validate_args = rows and vars(fn).get("_validate_args", True)
     if hasattr(fn, "base_dist"):
-        fn.base_dist = _unchecked(fn.base_dist)
+        fn.base_dist = _checking(fn.base_dist, rows=rows)
     return fn
 
 

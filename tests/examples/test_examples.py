@@ -1,0 +1,48 @@
+"""The examples run in their quick mode, write what they say, and skip with a sentence where the data are not there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SCRIPTS = {
+    "covertype": "covtype.npz",
+    "fremtpl2": "freMTPL2.parquet",
+    "nycflights13": "nycflights13_flights.parquet",
+}
+
+
+def run(name: str, folder: Path, data: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py", "--quick", "--out", folder],
+        env={**os.environ, "SHARDMC_DATA": str(data)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("name", "file"), SCRIPTS.items())
+def test_example_runs(name, file, data_folder, tmp_path):
+    if not (data_folder / file).exists():
+        pytest.skip(f"{file} is not in {data_folder}.")
+    result = run(name, tmp_path, data_folder)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert "<html" in (tmp_path / f"{name}.html").read_text()
+    assert (tmp_path / f"{name}.nc").stat().st_size > 0
+    assert f"Wrote {tmp_path / name}.nc and {tmp_path / name}.html." in result.stdout
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_example_without_data_says_so(name, tmp_path):
+    result = run(name, tmp_path, tmp_path / "nowhere")
+    assert result.returncode == 0
+    assert "is not there: skipped" in result.stdout + result.stderr
+
+
+def test_every_example_is_tried():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SCRIPTS, "options"}

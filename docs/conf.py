@@ -33,6 +33,8 @@ napoleon_google_docstring = False
 napoleon_use_rtype = False
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["page.css"]
 html_math_renderer = "mathml"
 html_title = f"shardmc {release}"
 

@@ -31,7 +31,7 @@ def test_example_runs(name, file, data_folder, tmp_path):
         pytest.skip(f"{file} is not in {data_folder}.")
     result = run(name, tmp_path, data_folder)
     assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
+    assert "Warning" not in result.stderr  # XLA may say that a busy machine compiles slowly
     assert "<html" in (tmp_path / f"{name}.html").read_text()
     assert (tmp_path / f"{name}.nc").stat().st_size > 0
     assert f"Wrote {tmp_path / name}.nc and {tmp_path / name}.html." in result.stdout

@@ -1,0 +1,281 @@
+"""shardmc next to what a user would pick instead: one run, one machine, the same rows, priors and model.
+
+    python benchmarks/peers.py [--quick] [--seconds 60] [--only CASE ...] [--methods NAME ...]
+
+Every peer runs in a process of its own. Those that would need hours get about `--seconds` (half of them to adapt) and
+their rate of effective draws is reported as measured. Results are kept in --results, one file per run, so that an
+interrupted benchmark goes on; prints and writes docs/benchmarks/peers.md and peers.svg. Needs blackjax, and for nutpie
+the packages pymc and nutpie.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from peer_cases import CASES, QUICK, Case
+
+METHOD_NAMES = (
+    "shardmc, plain JAX",
+    "shardmc, NumPyro model",
+    "NumPyro NUTS",
+    "BlackJAX NUTS",
+    "nutpie (PyMC)",
+    "NumPyro SVI",
+    "Laplace",
+)
+FULL_DATA = METHOD_NAMES[2:5]
+OURS = METHOD_NAMES[:2]
+
+
+def effective_draws(chains: np.ndarray) -> float:
+    """Smallest over the parameters of the effective number of draws, summed over chains (arviz-stats)."""
+    from arviz_stats.base.array import array_stats
+
+    each = [[array_stats.ess(c[None, :, k], method="mean") for c in chains] for k in range(chains.shape[2])]
+    return float(np.asarray(each, float).sum(axis=1).min())
+
+
+def run_one(case: Case, method: str, seconds: float, out: Path) -> None:
+    """In this process: run a peer, and write what it did and its moments."""
+    begun = time.perf_counter()
+    from peer_methods import METHODS
+
+    run = METHODS[method](case, seconds, begun)
+    independent = method in ("NumPyro SVI", "Laplace")
+    pooled = run.draws.reshape(-1, case.dim)
+    found = {
+        "case": case.name,
+        "method": method,
+        "cold": run.cold,
+        "warm": run.warm,
+        "passes": run.passes,
+        "note": run.note,
+        "draws": len(pooled),
+        "ess": float(len(pooled)) if independent else effective_draws(run.draws),
+        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "mean": pooled.mean(axis=0).tolist(),
+        "covariance": np.cov(pooled.T).tolist(),
+        **run.extra,
+    }
+    out.write_text(json.dumps(found))
+
+
+def reference(case: Case, out: Path) -> None:
+    """Moments of many draws of one shard that holds all rows, by the independence sampler."""
+    from peer_methods import plain_model
+
+    import shardmc
+
+    posterior = shardmc.fit(
+        plain_model(case),
+        case.rows,
+        shards=1,
+        draws=case.reference_draws,
+        sampler="independence",
+        seed=99,
+        check=False,
+    )
+    theta = posterior.theta
+    found = {
+        "case": case.name,
+        "method": "reference",
+        "rows": len(case.y),
+        "dim": case.dim,
+        "draws": len(theta),
+        "ess": effective_draws(theta[None]),
+        "acceptance": float(posterior.shards.acceptance.min()),
+        "mean": theta.mean(axis=0).tolist(),
+        "covariance": np.cov(theta.T).tolist(),
+    }
+    out.write_text(json.dumps(found))
+
+
+def kl_and_floor(found: dict, truth: dict) -> tuple[float, float, float]:
+    """Gaussian KL of the moments from the reference's, what noise alone would give, distance of the means in sds."""
+    mean, cov = np.array(found["mean"]), np.atleast_2d(found["covariance"])
+    ref_mean, ref_cov = np.array(truth["mean"]), np.atleast_2d(truth["covariance"])
+    inverse, dim = np.linalg.inv(ref_cov), len(mean)
+    gap = mean - ref_mean
+    _, log_det = np.linalg.slogdet(inverse @ cov)
+    kl = 0.5 * (np.trace(inverse @ cov) - dim - log_det + gap @ inverse @ gap)
+    floor = dim * (dim + 3) / 4 * (1 / found["ess"] + 1 / truth["ess"])
+    return float(kl), float(floor), float(np.linalg.norm(gap / np.sqrt(np.diag(ref_cov))))
+
+
+def report(results: list[dict]) -> str:
+    from provenance import header, table
+
+    text = "# Next to its peers\n\n" + header("peers.py") + INTRODUCTION
+    for name in dict.fromkeys(r["case"] for r in results):
+        runs = {r["method"]: r for r in results if r["case"] == name}
+        truth = runs.pop("reference", None)
+        if truth is None:
+            continue
+        rows = [_row(runs[m], truth) for m in METHOD_NAMES if m in runs]
+        failed = [f"{m}: {runs[m]['failed']}" for m in METHOD_NAMES if m in runs and "failed" in runs[m]]
+        text += f"\n## {name}: {truth['rows']:,} rows, d = {truth['dim']}\n\n" + table(COLUMNS, rows)
+        text += f"\nReference: {truth['draws']:,} draws, smallest effective number {truth['ess']:,.0f}. "
+        notes = [f"{m}: {runs[m]['note']}" for m in METHOD_NAMES if runs.get(m, {}).get("note")]
+        text += "; ".join(n.rstrip(".") for n in notes + failed) + ".\n" + _ratios(runs)
+    return text
+
+
+COLUMNS = (
+    "",
+    "seconds cold",
+    "warm",
+    "draws",
+    "min ESS",
+    "min ESS a second, cold",
+    "warm",
+    "KL",
+    "KL of noise alone",
+    "mean L2, sd",
+    "peak memory",
+    "passes",
+)
+INTRODUCTION = """
+Every peer in a process of its own, one after another. *Cold* is from nothing loaded to draws; *warm* leaves out
+loading and compiling, and for the samplers on all rows has their adaptation in it. Effective draws (ESS) are those of
+the worst parameter, chain by chain. KL is the Gaussian divergence of mean and covariance from a long run on all rows,
+next to what so many draws would give if they were exact. Passes are evaluations of every row, of shards of their own
+part. Samplers on all rows had a limited time: their rates are as measured.
+"""
+
+
+def _row(found: dict, truth: dict) -> list[object]:
+    if "failed" in found:
+        return [found["method"], *[""] * (len(COLUMNS) - 1)]
+    kl, floor, gap = kl_and_floor(found, truth)
+    sampler = found["method"] in OURS + FULL_DATA
+    passes = found["passes"]
+    return [
+        found["method"],
+        f"{found['cold']:.1f}",
+        f"{found['warm']:.2f}",
+        f"{found['draws']:,}",
+        f"{found['ess']:,.0f}" if sampler else "",
+        f"{found['ess'] / found['cold']:,.3g}" if sampler else "",
+        f"{found['ess'] / found['warm']:,.3g}" if sampler else "",
+        f"{kl:.2g}",
+        f"{floor:.2g}",
+        f"{gap:.2g}",
+        f"{found['peak'] / 1e9:.2f} GB",
+        "" if np.isnan(passes) else f"{passes:,.0f}",
+    ]
+
+
+def _ratios(runs: dict[str, dict]) -> str:
+    """How many times the effective draws a second of the peers."""
+    peers = {m: runs[m] for m in FULL_DATA if m in runs and "ess" in runs[m]}
+    ours = runs.get(OURS[1])
+    if not peers or ours is None or "ess" not in ours:
+        return ""
+
+    def rate(run: dict, kind: str) -> float:
+        return run["ess"] / run[kind]
+
+    best = max(peers, key=lambda m: rate(peers[m], "warm"))
+    lines = [
+        f"\nEffective draws a second of the NumPyro front end over {m}: {rate(ours, 'cold') / rate(p, 'cold'):,.0f} "
+        f"times cold, {rate(ours, 'warm') / rate(p, 'warm'):,.0f} times warm"
+        for m, p in peers.items()
+        if m in ("NumPyro NUTS", best)
+    ]
+    return ";".join(lines) + ".\n"
+
+
+def plot(results: list[dict], path: Path) -> None:
+    """Warm effective draws a second of every case, one row per case."""
+    import matplotlib.pyplot as plt
+
+    runs = [r for r in results if r["method"] in OURS + FULL_DATA and "ess" in r]
+    cases = list(dict.fromkeys(r["case"] for r in runs))[::-1]
+    figure, axes = plt.subplots(figsize=(7.5, 0.55 * len(cases) + 1.6), layout="constrained")
+    colours = {
+        "shardmc, NumPyro model": "#0072B2",
+        "NumPyro NUTS": "#D55E00",
+        "BlackJAX NUTS": "#E69F00",
+        "nutpie (PyMC)": "#009E73",
+    }
+    for method, colour in colours.items():
+        mine = [r for r in runs if r["method"] == method]
+        rates = [r["ess"] / r["warm"] for r in mine]
+        axes.plot(
+            rates, [cases.index(r["case"]) for r in mine], "o", color=colour, markersize=8, label=method
+        )
+    axes.set_yticks(range(len(cases)), cases)
+    axes.set(xscale="log", xlabel="effective draws a second of the worst parameter, compiled")
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    figure.savefig(path)
+
+
+def collect(arguments: argparse.Namespace, cases: dict) -> list[dict]:
+    """Run what has no result yet, each in a process of its own, and read all results."""
+    folder = Path(arguments.results)
+    folder.mkdir(parents=True, exist_ok=True)
+    results = []
+    for name in arguments.only or cases:
+        for method in ("reference", *(arguments.methods or METHOD_NAMES)):
+            path = folder / f"{name}--{method.replace(' ', '-')}.json"
+            if not path.exists():
+                command = [sys.executable, __file__, "--one", name, method, str(path)]
+                command += ["--seconds", str(arguments.seconds), *["--quick"] * arguments.quick]
+                limit = 10 * arguments.seconds + 300
+                _run(command, path, name, method, limit)
+            if path.exists():
+                results.append(json.loads(path.read_text()))
+                print(name, method, "done", flush=True)
+    return results
+
+
+def _run(command: list[str], path: Path, case: str, method: str, limit: float) -> None:
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    try:
+        done = subprocess.run(command, env=environment, timeout=limit, capture_output=True, text=True)
+        why = (done.stderr.strip().splitlines() or ["no message"])[-1] if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        why = f"not finished after {limit:.0f} s"
+    if why:
+        path.write_text(json.dumps({"case": case, "method": method, "failed": why[:200]}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small data, little time; nothing is written")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time of a peer that could take hours")
+    parser.add_argument("--only", nargs="+", help="cases")
+    parser.add_argument("--methods", nargs="+", help="peers")
+    parser.add_argument("--results", default="peers-results", help="folder of finished runs")
+    parser.add_argument("--one", nargs=3, metavar=("CASE", "METHOD", "FILE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.seconds = min(arguments.seconds, 5.0)
+    cases = QUICK if arguments.quick else CASES
+    if arguments.one:
+        name, method, file = arguments.one
+        case = cases[name]()
+        if case is None:
+            return
+        run = reference if method == "reference" else lambda c, f: run_one(c, method, arguments.seconds, f)
+        run(case, Path(file))
+        return
+    from provenance import DOCS, publish
+
+    results = collect(arguments, cases)
+    publish("peers.md", report(results), arguments.quick)
+    if not arguments.quick:
+        plot(results, DOCS / "peers.svg")
+
+
+if __name__ == "__main__":
+    main()

@@ -67,6 +67,7 @@ def measure_fit(data, shards: int, draws: int, check: bool) -> None:
             min_ess_per_second=ess / seconds,
             acceptance=float(fitted.shards.acceptance.min()),
             stages={k: round(v, 4) for k, v in fitted.seconds.items()},
+            passes={k: round(v, 2) for k, v in fitted.passes.items()},
             kept=fitted.plan["kept_rows"],
             verdict=None if fitted.certificate is None else fitted.certificate.sentence,
             notes=list(fitted.notes),
@@ -165,7 +166,8 @@ def main() -> None:
     parser.add_argument(
         "--nuts", type=int, default=0, help="draws of a short NUTS run; 0 times gradients only"
     )
-    parser.add_argument("--no-check", action="store_true")
+    parser.add_argument("--no-check", action="store_true", help="also without the certificate")
+    parser.add_argument("--no-nuts", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--table", nargs="+", help="files of printed lines to make the table from")
     options = parser.parse_args()
@@ -180,7 +182,8 @@ def main() -> None:
     measure_fit(data, options.shards, options.draws, check=True)
     if options.no_check:
         measure_fit(data, options.shards, options.draws, check=False)
-    measure_nuts(data, options.nuts, options.nuts)
+    if not options.no_nuts:
+        measure_nuts(data, options.nuts, options.nuts)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ class Mode:
     """Newton decrement sqrt(g^T H^-1 g): the error of the mode in posterior standard deviations."""
     passes: float
     """How often all rows were read to find it."""
+    shard_starts: np.ndarray | None = field(default=None, repr=False, compare=False)
+    """Where one Newton step leads the rescaled subposterior of each shard, (shard, dim), if that is known."""
 
     @cached_property
     def frame(self) -> Frame:

@@ -37,7 +37,7 @@ def transport(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     source, target
-        Positive definite covariances S and V, (dim, dim).
+        Positive definite covariances S, (dim, dim) or a stack of them, and V, (dim, dim).
 
     Examples
     --------
@@ -47,7 +47,7 @@ def transport(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     root = np.linalg.cholesky(target)
     inverse_root = np.linalg.inv(root)
     values, vectors = np.linalg.eigh(symmetric(inverse_root @ source @ inverse_root.T))
-    return root @ (vectors / np.sqrt(values)) @ vectors.T @ inverse_root
+    return root @ (vectors / np.sqrt(values)[..., None, :]) @ np.swapaxes(vectors, -1, -2) @ inverse_root
 
 
 def symmetric(matrix: np.ndarray) -> np.ndarray:

@@ -210,10 +210,12 @@ class Recenter(Combiner):
             return maps_from_draws(draws, self.spread, self.small_sample)
         assert located is not None
         target = symmetric(np.linalg.inv(located.mode.curvature))
-        return [
-            transport(symmetric(np.linalg.inv(curvature)), target) if found else None
-            for curvature, found in zip(located.shard_curvatures, located.found, strict=True)
-        ], ()
+        maps: list[np.ndarray | None] = [None] * draws.num_shards
+        shards = np.flatnonzero(located.found)
+        covariances = symmetric(np.linalg.inv(located.shard_curvatures[shards]))
+        for shard, matrix in zip(shards, transport(covariances, target), strict=True):
+            maps[shard] = matrix
+        return maps, ()
 
 
 def precision_weighted_mean(

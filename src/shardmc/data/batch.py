@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -82,7 +83,7 @@ class Blocks(ABC):
     def num_rows(self) -> int:
         return int(self.sizes.sum())
 
-    @property
+    @cached_property
     def shares(self) -> np.ndarray:
         """Each shard's part of all rows, (shard,); they sum to 1."""
         return self.sizes / self.sizes.sum()

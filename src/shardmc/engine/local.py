@@ -119,7 +119,7 @@ def _results(
 def _default_batch(blocks: Blocks, workers: int) -> int:
     """A few batches per worker, so that all are busy to the end; on an accelerator few large ones."""
     if jax.default_backend() == "cpu":
-        return max(1, min(8, blocks.num_shards // (4 * workers)))
+        return max(1, min(32, blocks.num_shards // (4 * workers)))
     return max(1, min(128, blocks.num_shards // 4))
 
 

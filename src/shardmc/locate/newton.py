@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -21,6 +21,7 @@ DECREMENT = 0.01
 
 _MAX_STEPS = 60
 _START_ROWS = 20_000
+_PART = 32
 _FLAT = 1e-4
 """Curvature along a direction, relative to what it was one step before, below which nothing holds the parameter."""
 
@@ -90,6 +91,7 @@ class _Evaluator:
     def __init__(self, model: Model, blocks: Blocks, engine: Engine) -> None:
         self.model, self.blocks, self.engine = model, blocks, engine
         self.passes = 0.0
+        self.shard_starts = np.full((blocks.num_shards, model.dim), np.nan)
 
     def __call__(self, frame: Frame, previous: np.ndarray, shards: Sequence[int] | None = None) -> _Terms:
         """Terms at the frame's centre from all shards, or from some that stand for all."""
@@ -97,9 +99,8 @@ class _Evaluator:
         center = jnp.asarray(previous, jnp.result_type(float))
         shares = self.blocks.shares if shards is None else self.blocks.shares[list(shards)]
         total_share = float(shares.sum())
-        gain, gradient, curvature = (
-            np.asarray(t, dtype=np.float64) for t in _prior_terms(self.model, device, center)
-        )
+        prior = [np.asarray(t, dtype=np.float64) for t in _prior_terms(self.model, device, center)]
+        gain, gradient, curvature = prior
         program = LikelihoodTerms(self.model)
         results = self.engine.map(program, self.blocks, None, (device, center), shards)
         for shard, terms in in_order(results, range(self.blocks.num_shards) if shards is None else shards):
@@ -107,8 +108,17 @@ class _Evaluator:
             gain = gain + weight * np.float64(terms[0])
             gradient = gradient + weight * np.asarray(terms[1], np.float64)
             curvature = curvature + weight * np.asarray(terms[2], np.float64)
+            self.shard_starts[shard] = frame.to_theta(_full_step(prior[1] + terms[1], prior[2] + terms[2]))
         self.passes += total_share
         return _Terms(float(gain), gradient, (curvature + curvature.T) / 2)
+
+
+def _full_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray:
+    """An undamped Newton step; NaN where the curvature is singular."""
+    try:
+        return np.linalg.solve(curvature, gradient)
+    except np.linalg.LinAlgError:
+        return np.full(len(gradient), np.nan)
 
 
 def _prior_terms_of(model: Model, frame: DeviceFrame, previous: jax.Array):
@@ -157,9 +167,8 @@ def locate(
     theta = np.asarray(model.initial, dtype=np.float64) + 1e-3 * np.random.default_rng(0).normal(
         size=model.dim
     )
-    some = _sample_of_shards(blocks, model.dim)
     frame = Frame(theta, np.eye(model.dim))
-    if some is not None:
+    for some in _samples_of_shards(blocks, model.dim):
         frame, _ = _climb(evaluate, frame, some, model, on_step, tolerance=1.0, may_fail=True)
     frame, mode = _climb(evaluate, frame, None, model, on_step, tolerance=DECREMENT, may_fail=False)
     assert mode is not None
@@ -176,11 +185,14 @@ def newton_steps(model: Model, blocks: Blocks, start: np.ndarray, steps: int, en
     return frame.center
 
 
-def _sample_of_shards(blocks: Blocks, dim: int) -> list[int] | None:
-    """The first few shards, enough rows to start from; None where that would be most of the data."""
+def _samples_of_shards(blocks: Blocks, dim: int) -> Iterator[range]:
+    """The first few shards, enough rows to start from, then a larger part of them; none that is most of the data."""
     wanted = max(_START_ROWS, 200 * dim)
-    count = int(np.searchsorted(np.cumsum(blocks.sizes), wanted)) + 1
-    return list(range(count)) if 4 * count <= blocks.num_shards else None
+    few = int(np.searchsorted(np.cumsum(blocks.sizes), wanted)) + 1
+    if 4 * few <= blocks.num_shards:
+        yield range(few)
+    if 4 * few <= blocks.num_shards // _PART:
+        yield range(blocks.num_shards // _PART)
 
 
 @dataclass
@@ -259,7 +271,9 @@ def _climb(
             inverse = np.linalg.inv(here.basis)
             curvature = inverse.T @ ascent.terms.curvature @ inverse
             decrement = min(step.decrement, ascent.remaining)
-            mode = Mode(theta, (curvature + curvature.T) / 2, decrement, evaluate.passes)
+            mode = Mode(
+                theta, (curvature + curvature.T) / 2, decrement, evaluate.passes, evaluate.shard_starts
+            )
             return Frame(theta, here.basis @ step.basis), mode
         if ascent.hopeless:
             break

@@ -37,7 +37,7 @@ class ShardMode:
     max_steps: int = 40
 
     def __call__(
-        self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame
+        self, rows: Rows, weights: jax.Array, guess: jax.Array, frame: DeviceFrame
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         target = Target(self.model, rows, weights, frame)
         lengths = 0.5 ** jnp.arange(8.0)
@@ -70,22 +70,30 @@ class ShardMode:
             step, curvature, decrement = newton(state.u)
             ratio = decrement / state.decrement
             # The decrement that this step leaves: C dec^2 with C from the last step, doubled to be safe.
-            remaining = jnp.where(ratio < 0.2, 2 * ratio**2 * decrement, decrement)
+            fast = jnp.isfinite(state.decrement) & (ratio < 0.2)
+            remaining = jnp.where(fast, 2 * ratio**2 * decrement, decrement)
             length = lax.cond(decrement < 0.5, lambda u, step: jnp.ones(()), length_of, state.u, step)
             arrived = (decrement < DECREMENT) | ((decrement < 0.3) & (remaining < DECREMENT / 10))
             return _Search(state.steps + 1, state.u + length * step, curvature, decrement, remaining, arrived)
 
-        origin = jnp.zeros_like(frame.center)
+        # The guess is where a Newton step from the mode of all rows leads, so its length is the first decrement.
+        better = target.log_density(guess) > 0
+        origin = jnp.where(better, guess, 0)
         far = jnp.asarray(jnp.inf, origin.dtype)
         start = _Search(
-            jnp.int32(0), origin, jnp.zeros((*origin.shape, *origin.shape)), far, far, jnp.array(False)
+            jnp.int32(0),
+            origin,
+            jnp.zeros((*origin.shape, *origin.shape)),
+            jnp.where(better, jnp.linalg.norm(guess), far),
+            far,
+            jnp.array(False),
         )
         end = lax.while_loop(searching, advance, start)
         return end.u, end.curvature, jnp.where(end.arrived, end.remaining, jnp.inf), end.steps
 
 
 def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> Located:
-    """Modes and curvatures of the rescaled subposteriors, every shard from the mode of all rows.
+    """Modes and curvatures of the rescaled subposteriors, every shard from a step off the mode of all rows.
 
     A shard without a mode (not converged, or curvature not positive definite) is marked, not an error.
     """
@@ -97,8 +105,11 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
     decrements = np.full(count, np.inf)
     found = np.zeros(count, dtype=bool)
     passes = 0.0
+    guesses = np.zeros((count, dim))
+    if mode.shard_starts is not None and mode.shard_starts.shape == guesses.shape:
+        guesses = np.nan_to_num((mode.shard_starts - frame.center) @ inverse.T, posinf=0.0, neginf=0.0)
     for shard, (u, curvature, decrement, steps) in engine.map(
-        ShardMode(model), blocks, None, DeviceFrame.of(frame)
+        ShardMode(model), blocks, guesses.astype(jnp.result_type(float)), DeviceFrame.of(frame)
     ):
         decrements[shard] = decrement
         passes += float(blocks.shares[shard]) * int(steps)

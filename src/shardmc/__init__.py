@@ -19,6 +19,7 @@ _HOMES = {
     "Model": "shardmc.model",
     "Parameter": "shardmc.model",
     "from_numpyro": "shardmc.model",
+    "from_pymc": "shardmc.model",
     "Posterior": "shardmc.posterior",
     "load": "shardmc.posterior",
     "Local": "shardmc.engine",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from shardmc.model import Model as Model
     from shardmc.model import Parameter as Parameter
     from shardmc.model import from_numpyro as from_numpyro
+    from shardmc.model import from_pymc as from_pymc
     from shardmc.posterior import Posterior as Posterior
     from shardmc.posterior import load as load
     from shardmc.sample import HMC as HMC

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -189,6 +189,41 @@ class Posterior:
         """Write one self-contained HTML page about the result."""
         # Pages and figures belong to a later layer, which is found by name so that imports go one way.
         return import_module("shardmc.report").write_report(self, path)
+
+    def predict(
+        self,
+        rows: Any,
+        kind: str = "interval",
+        *,
+        function: Callable[[Any, Any], Any] | None = None,
+        interval: float = 0.9,
+        draws: int = 1000,
+        seed: int = 0,
+    ) -> pd.DataFrame | np.ndarray:
+        """Predict new rows: `shardmc.predict` for a posterior that a formula made, also after it was loaded.
+
+        Parameters
+        ----------
+        rows
+            Arrays, a table, or the path of Parquet or CSV files; read piece by piece.
+        kind
+            "mean", "interval" (of the expected response), "response" (a new one) or "draws", (draw, row).
+        function
+            For a model without a formula: (params, rows) -> one number per row, in JAX, with named parameters on
+            the natural scale. It is evaluated for every draw.
+        interval, draws, seed
+            The interval's probability; how many of the draws to use; for kind "response".
+        """
+        # Formulas belong to a later layer, which is found by name so that imports go one way.
+        if function is None:
+            predict = import_module("shardmc.glm").predict
+            return predict(self, rows, kind, interval=interval, draws=draws, seed=seed)
+        expected = import_module("shardmc.expected").expected
+        return expected(self, rows, function, kind, interval=interval, draws=draws)
+
+    def predictive_check(self, rows: Any, **options: Any) -> pd.DataFrame:
+        """Observed responses of a sample of rows beside simulated ones: `shardmc.glm.posterior_predictive_check`."""
+        return import_module("shardmc.glm").posterior_predictive_check(self, rows, **options)
 
     def plot_marginals(self, **options: Any) -> Figure:
         """Marginal densities of the combined draws over the shards' own, before and after recentring."""

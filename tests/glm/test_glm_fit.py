@@ -147,6 +147,14 @@ def test_a_saved_posterior_predicts_as_before(policies, poisson, tmp_path):
     again = shardmc.load(tmp_path / "posterior.nc")
     new = policies.iloc[:20]
     pd.testing.assert_frame_equal(predict(again, new), predict(poisson, new))
+    pd.testing.assert_frame_equal(again.predict(new), predict(poisson, new))
+    np.testing.assert_array_equal(
+        again.predict(new, "draws", draws=9), predict(poisson, new, "draws", draws=9)
+    )
+    arrays = {name: new[name].to_numpy() for name in ("age", "region", "months")}
+    pd.testing.assert_frame_equal(
+        again.predict(arrays, "response", seed=4), predict(poisson, new, "response", seed=4)
+    )
     policies.to_parquet(tmp_path / "new.parquet", row_group_size=700)
     told = []
     count = predict_file(
@@ -187,7 +195,7 @@ def test_a_posterior_without_a_formula_says_so(poisson):
 
 
 def test_predictive_check_finds_what_the_model_lacks(policies, poisson):
-    good = posterior_predictive_check(poisson, policies, draws=300)
+    good = poisson.predictive_check(policies, draws=300)
     assert (good["p"] > 0.001).all()
     assert {"mean", "sd", "share of zeros", "mean, highest tenth"} <= set(good.index)
     # Negative control: counts of which some are a hundred times what the model expects.

@@ -157,7 +157,8 @@ def design_of(posterior: Any) -> Design:
     stored = posterior.plan.get(KEY)
     if stored is None:
         raise RunError(
-            "The posterior is of a model without a formula, so that new rows cannot be predicted from columns; work "
-            "them out from posterior.draws."
+            "The posterior is of a model without a formula, so that new rows cannot be predicted from columns: give "
+            "what to predict, posterior.predict(rows, function=lambda params, rows: ...), or work it out from "
+            "posterior.draws."
         )
     return Design.from_dict(stored)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from shardmc.data import as_source
 from shardmc.errors import DataError, OptionError, unknown
+from shardmc.expected import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
 from shardmc.glm.design import Design, design_of
 from shardmc.glm.families import Ordinal
 from shardmc.glm.raw import Kind as ColumnKind
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["mean", "interval", "response", "draws"]
 KINDS: tuple[str, ...] = ("mean", "interval", "response", "draws")
-_AT_ONCE = 1 << 22  # draws times rows that are worked on at once
-_MOST = 1 << 28  # numbers that kind="draws" may return
 
 
 @final
@@ -44,10 +43,7 @@ class Predictor:
     def of(posterior: Posterior, draws: int) -> Predictor:
         """A predictor from about that many of a posterior's draws, spread evenly over them."""
         design = design_of(posterior)
-        whole = np.flatnonzero(np.isfinite(posterior.theta).all(axis=1))
-        if draws < 1:
-            raise OptionError(f"draws must be a positive whole number; {draws!r} was given.")
-        chosen = whole[np.linspace(0, len(whole) - 1, min(draws, len(whole))).astype(int)]
+        chosen = evenly(posterior, draws)
         taken = {name: np.asarray(values)[chosen] for name, values in posterior.draws.items()}
         coefficients = np.stack([taken[name] for name in design.names] or [np.empty(len(chosen))], axis=1)
         auxiliary = {name: taken[name][:, None] for name in design.family.auxiliaries}
@@ -162,13 +158,8 @@ def predict(
 
     predictor = Predictor.of(posterior, draws)
     if kind == "draws":
-        needed = as_source(rows).num_rows * predictor.num_draws
-        if needed > _MOST:
-            raise OptionError(
-                f"{needed:,} draws of expected responses do not fit in memory; ask for fewer (draws=), or for "
-                "intervals."
-            )
-        parts = [predictor.expected(frame, count) for frame, count in predictor.frames(rows, _AT_ONCE)]
+        refuse_too_many(as_source(rows).num_rows * predictor.num_draws)
+        parts = [predictor.expected(frame, count) for frame, count in predictor.frames(rows, AT_ONCE)]
         return np.concatenate(parts, axis=1)
     return pd.concat(_tables(predictor, rows, kind, interval, seed), ignore_index=True)
 
@@ -221,12 +212,11 @@ def _tables(predictor: Predictor, rows: Any, kind: str, interval: float, seed: i
 
     if kind not in KINDS:
         raise unknown("kind of prediction", kind, KINDS)
-    if not 0 < interval < 1:
-        raise OptionError(f"interval must lie between 0 and 1, such as 0.9; {interval!r} was given.")
+    check_interval(interval)
     family = predictor.design.family
     levels = [str(level) for level in family.levels] if isinstance(family, Ordinal) else []
     rng = np.random.default_rng([seed, 5])
-    at_once = max(1, math.ceil(_AT_ONCE / (predictor.num_draws * max(1, len(levels)))))
+    at_once = max(1, math.ceil(AT_ONCE / (predictor.num_draws * max(1, len(levels)))))
     for frame, count in predictor.frames(rows, at_once):
         if kind == "response":
             values = predictor.simulated(frame, count, rng)
@@ -234,30 +224,20 @@ def _tables(predictor: Predictor, rows: Any, kind: str, interval: float, seed: i
                 values = values[..., None] == np.arange(len(levels))
                 yield pd.DataFrame(values.mean(axis=0), columns=pd.Index(levels))
                 continue
-            yield pd.DataFrame(_summary(values, interval))
+            yield pd.DataFrame(summarise(values, kind, interval))
             continue
         values = predictor.expected(frame, count)
         if levels:
-            yield pd.DataFrame(_level_summary(values, levels, None if kind == "mean" else interval))
+            yield pd.DataFrame(_level_summary(values, levels, kind, interval))
         else:
-            summary = {"mean": values.mean(axis=0)} if kind == "mean" else _summary(values, interval)
-            yield pd.DataFrame(summary)
+            yield pd.DataFrame(summarise(values, kind, interval))
 
 
-def _summary(values: np.ndarray, interval: float) -> dict[str, np.ndarray]:
-    tail = (1 - interval) / 2
-    lower, upper = np.quantile(values, [tail, 1 - tail], axis=0)
-    return {"mean": values.mean(axis=0), "sd": values.std(axis=0, ddof=1), "lower": lower, "upper": upper}
-
-
-def _level_summary(values: np.ndarray, levels: list[str], interval: float | None) -> dict[str, np.ndarray]:
+def _level_summary(
+    values: np.ndarray, levels: list[str], kind: str, interval: float
+) -> dict[str, np.ndarray]:
     columns: dict[str, np.ndarray] = {}
     for number, level in enumerate(levels):
-        mine = values[..., number]
-        if interval is None:
-            columns[level] = mine.mean(axis=0)
-        else:
-            columns |= {
-                level if k == "mean" else f"{level} {k}": v for k, v in _summary(mine, interval).items()
-            }
+        summary = summarise(values[..., number], kind, interval)
+        columns |= {level if k == "mean" else f"{level} {k}": v for k, v in summary.items()}
     return columns

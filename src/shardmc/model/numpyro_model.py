@@ -17,7 +17,8 @@ from shardmc.model.lookup import missing
 from shardmc.model.model import Model
 from shardmc.model.numpyro_sites import Sites, deterministic_values, discover, log_densities
 from shardmc.model.recipe import Recipe
-from shardmc.model.rows import take, two_samples
+from shardmc.model.row_axis import sum_to_rows
+from shardmc.model.rows import structure_key, take, two_samples
 
 
 def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> NumPyroModel:
@@ -64,7 +65,7 @@ class NumPyroModel(Recipe):
     def bind(self, rows: Any) -> Model:
         """The model for rows of this structure: its parameters are found by running it on a sample of them."""
         rows = self._function.select(rows)
-        key = _structure_key(rows)
+        key = structure_key(rows)
         if key not in self._bound:
             self._bound[key] = self._discover(rows)
         return self._bound[key]
@@ -167,7 +168,7 @@ class _SiteFunctions:
 
     def log_likelihood(self, params: Mapping[str, Any], rows: Any) -> jax.Array:
         densities = log_densities(self.run, params, rows, self.sites.row_axes)
-        per_row = [_sum_to_rows(densities[name], axis) for name, axis in self.sites.row_axes.items()]
+        per_row = [sum_to_rows(densities[name], axis) for name, axis in self.sites.row_axes.items()]
         return sum(per_row[1:], start=per_row[0])
 
     def log_prior(self, params: Mapping[str, Any]) -> jax.Array:
@@ -176,13 +177,3 @@ class _SiteFunctions:
 
     def derived(self, params: Mapping[str, Any]) -> dict[str, jax.Array]:
         return deterministic_values(self.run, params, self.few, self.sites.derived)
-
-
-def _sum_to_rows(density: jax.Array, axis: int) -> jax.Array:
-    others = tuple(i for i in range(density.ndim) if i != axis)
-    return jnp.sum(density, axis=others) if others else density
-
-
-def _structure_key(rows: Any) -> Any:
-    leaves, tree = jax.tree.flatten(rows)
-    return tree, tuple((np.shape(leaf)[1:], np.asarray(leaf).dtype.str) for leaf in leaves)

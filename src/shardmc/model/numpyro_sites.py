@@ -15,6 +15,7 @@ import numpy as np
 from shardmc.errors import ModelError
 from shardmc.model.calling import calling
 from shardmc.model.parameter import Parameter
+from shardmc.model.row_axis import row_axis
 from shardmc.model.rows import TwoSamples, num_rows
 
 Run = Callable[[Any], Any]
@@ -81,7 +82,9 @@ def discover(run: Run, samples: TwoSamples, hint: str) -> Sites:
     lengths = (num_rows(samples.first), num_rows(samples.second))
     row_axes = {}
     for name, site in first.observed.items():
-        axis = _row_axis(name, site.density_shape, second.observed[name].density_shape, lengths)
+        axis = row_axis(
+            f"observed site {name!r}", site.density_shape, second.observed[name].density_shape, lengths
+        )
         if axis is not None:
             row_axes[name] = axis
     values = _values(run, samples, first, [name for name in first.observed if name not in row_axes])
@@ -249,27 +252,6 @@ def _refuse_unsupported(first: _Structure, second: _Structure, length: int, hint
             )
         if site.is_discrete:
             raise ModelError(f"Latent site {name!r} is discrete. {MARGINALISE}.")
-
-
-def _row_axis(
-    name: str, first: tuple[int, ...], second: tuple[int, ...], lengths: tuple[int, int]
-) -> int | None:
-    """The axis whose size is the number of rows in both runs; None if the shape does not change at all."""
-    if first == second:
-        return None
-    changing = [axis for axis, sizes in enumerate(zip(first, second, strict=False)) if sizes == lengths]
-    expected = len(first) == len(second) and sum(a != b for a, b in zip(first, second, strict=False)) == 1
-    if len(changing) == 1 and expected:
-        return changing[0]
-    if len(changing) > 1:
-        raise ModelError(
-            f"The log density of observed site {name!r} has shape {first} for {lengths[0]} rows, more than one axis "
-            "of rows: its obs= and its distribution have shapes such as (n,) and (n, 1), which broadcast to (n, n)."
-        )
-    raise ModelError(
-        f"The log density of observed site {name!r} has shape {first} for {lengths[0]} rows and {second} for "
-        f"{lengths[1]}: it must have one axis with one value per row."
-    )
 
 
 @dataclass

@@ -51,3 +51,9 @@ def two_samples(rows: Any) -> TwoSamples:
     first = take(rows, np.resize(np.arange(length), max(length, 4)))
     index = np.arange(max(length, 4))[::-2]
     return TwoSamples(first, take(first, index), index)
+
+
+def structure_key(rows: Any) -> Any:
+    """What two sets of rows share if one model serves both: the tree, and every leaf's type and shape of a row."""
+    leaves, tree = jax.tree.flatten(rows)
+    return tree, tuple((np.shape(leaf)[1:], np.asarray(leaf).dtype.str) for leaf in leaves)

@@ -1,0 +1,115 @@
+"""Predictions as draws, means and intervals of a function of parameters and rows, piece by piece."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+
+from shardmc.data import as_source
+from shardmc.errors import ModelError, OptionError, unknown
+from shardmc.model.calling import calling
+from shardmc.model.rows import num_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from shardmc.posterior import Posterior
+
+AT_ONCE = 1 << 22
+"""Draws times rows that are worked on at once."""
+MOST = 1 << 28
+"""Numbers that kind="draws" may return."""
+
+
+def expected(
+    posterior: Posterior,
+    rows: Any,
+    function: Callable[[Any, Any], Any],
+    kind: str = "interval",
+    *,
+    interval: float = 0.9,
+    draws: int = 1000,
+) -> pd.DataFrame | np.ndarray:
+    """What a function of natural parameters and rows says about each row, over the posterior's draws.
+
+    The rows are arrays, a table or files, as in `fit`, and read piece by piece; a table's columns that are numbers
+    come to the function as a dict.
+    """
+    import pandas as pd
+
+    if kind not in ("mean", "interval", "draws"):
+        raise unknown("kind of prediction by a function", kind, ("mean", "interval", "draws"))
+    check_interval(interval)
+    chosen = evenly(posterior, draws)
+    params = {
+        name: jnp.asarray(values[chosen], jnp.result_type(float)) for name, values in posterior.draws.items()
+    }
+    if kind == "draws":
+        refuse_too_many(as_source(rows).num_rows * len(chosen))
+    over_draws = jax.jit(jax.vmap(function, in_axes=(0, None)))
+    tables = []
+    for piece in _pieces(rows, max(1, math.ceil(AT_ONCE / len(chosen)))):
+        with calling("The function given to predict"):
+            values = np.asarray(over_draws(params, piece), np.float64)
+        if values.shape != (len(chosen), num_rows(piece)):
+            raise ModelError(
+                f"The function given to predict returns shape {values.shape[1:]} for {num_rows(piece)} rows; it must "
+                "return one number per row."
+            )
+        tables.append(values if kind == "draws" else pd.DataFrame(summarise(values, kind, interval)))
+    return np.concatenate(tables, axis=1) if kind == "draws" else pd.concat(tables, ignore_index=True)
+
+
+def summarise(values: np.ndarray, kind: str, interval: float) -> dict[str, np.ndarray]:
+    """Columns of a table from draws (draw, row): the mean, and unless kind is "mean" also sd, lower and upper.
+
+    >>> summarise(np.array([[0.0], [1.0], [2.0]]), "mean", 0.9)
+    {'mean': array([1.])}
+    """
+    if kind == "mean":
+        return {"mean": values.mean(axis=0)}
+    tail = (1 - interval) / 2
+    lower, upper = np.quantile(values, [tail, 1 - tail], axis=0)
+    return {"mean": values.mean(axis=0), "sd": values.std(axis=0, ddof=1), "lower": lower, "upper": upper}
+
+
+def evenly(posterior: Posterior, draws: int) -> np.ndarray:
+    """Positions of about that many of a posterior's draws, spread evenly over those that are whole."""
+    if draws < 1:
+        raise OptionError(f"draws must be a positive whole number; {draws!r} was given.")
+    whole = np.flatnonzero(np.isfinite(posterior.theta).all(axis=1))
+    return whole[np.linspace(0, len(whole) - 1, min(draws, len(whole))).astype(int)]
+
+
+def check_interval(interval: float) -> None:
+    if not 0 < interval < 1:
+        raise OptionError(f"interval must lie between 0 and 1, such as 0.9; {interval!r} was given.")
+
+
+def refuse_too_many(needed: int) -> None:
+    """Draws of more rows than fit in memory."""
+    if needed > MOST:
+        raise OptionError(
+            f"{needed:,} draws of expected responses do not fit in memory; ask for fewer (draws=), or for intervals."
+        )
+
+
+def _pieces(rows: Any, count: int) -> Iterator[Any]:
+    """The rows `count` at a time: arrays as they are, of a table its numbers as a dict of columns."""
+    if isinstance(rows, np.ndarray | jax.Array | tuple | list | Mapping):
+        for start in range(0, num_rows(rows), count):
+            yield jax.tree.map(lambda leaf, start=start: leaf[start : start + count], rows)
+        return
+    source = as_source(rows)
+    for table in source.tables(source.column_names, count):
+        yield {
+            field.name: table[field.name].to_numpy()
+            for field in table.schema
+            if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        }

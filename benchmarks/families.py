@@ -206,7 +206,8 @@ def main() -> None:
         + header("families.py")
         + f"\n{num_rows:,} simulated rows, `age + log_income + region + age:log_income`, {draws:,} draws; NumPyro's "
         "NUTS on all rows with the same priors. Errors of means in posterior standard deviations; `noise` is the "
-        "largest Monte Carlo standard error of such a difference. Times include compilation.\n\n"
+        "largest Monte Carlo standard error of such a difference. Times include compilation and what else the "
+        "machine had to do.\n\n"
         + table(COLUMNS, rows)
     )
     publish("families.md", text, arguments.quick or arguments.only is not None)

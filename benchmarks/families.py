@@ -207,8 +207,7 @@ def main() -> None:
         + f"\n{num_rows:,} simulated rows, `age + log_income + region + age:log_income`, {draws:,} draws; NumPyro's "
         "NUTS on all rows with the same priors. Errors of means in posterior standard deviations; `noise` is the "
         "largest Monte Carlo standard error of such a difference. Times include compilation and what else the "
-        "machine had to do.\n\n"
-        + table(COLUMNS, rows)
+        "machine had to do.\n\n" + table(COLUMNS, rows)
     )
     publish("families.md", text, arguments.quick or arguments.only is not None)
 

@@ -204,21 +204,34 @@ def false_alarms_and_power(num_seeds: int) -> str:
         total.update(counts)
         rows.append(_verdict_row(target.name, counts, float(np.mean(departure))))
         print(rows[-1], flush=True)
-    rows.append(_verdict_row("**all**", total, float("nan")))
+    rows.append(_verdict_row("**all**", total, None))
     columns = ("posterior", "nonlinearity", "exact draws", "shifted 0.3 sd", "sd x 1.3", "sd / 1.3")
     return (
         f"## False alarms and power\n\n{NUM_DRAWS:,} draws, gradients at {NUM_GRADIENTS} of them, {num_seeds} seeds "
         "each; the last three columns move the draws along one random direction of the whitened parameters. Verdicts "
         f"are counted as within / cannot tell / off.\n\n{table(columns, rows)}\n"
+        f"Off: {', '.join(f'{_percent_off(total, how)} of {what}' for how, what in _HOW.items())}.\n\n"
     )
 
 
-def _verdict_row(name: str, counts: Counter, departure: float) -> list[object]:
+_HOW = {
+    "exact": "exact draws",
+    "shifted": "shifted ones",
+    "wide": "too wide ones",
+    "narrow": "too narrow ones",
+}
+
+
+def _percent_off(counts: Counter, how: str) -> str:
+    total = sum(count for (kind, _), count in counts.items() if kind == how)
+    return f"{100 * counts[how, 'off'] / total:.1f} %"
+
+
+def _verdict_row(name: str, counts: Counter, departure: float | None) -> list[object]:
     cells = [
-        " / ".join(str(counts[how, verdict]) for verdict in ("within", "cannot tell", "off"))
-        for how in ("exact", "shifted", "wide", "narrow")
+        " / ".join(str(counts[how, verdict]) for verdict in ("within", "cannot tell", "off")) for how in _HOW
     ]
-    return [name, f"{departure:.2f}", *cells]
+    return [name, "" if departure is None else f"{departure:.2f}", *cells]
 
 
 def normal(mean: Sequence[float], variance: float | Sequence[float]) -> Draw:

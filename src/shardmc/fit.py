@@ -20,6 +20,7 @@ from shardmc.judge import combine_sampled, judge
 from shardmc.locate import KEEP, influential, locate, locate_shards
 from shardmc.model import Model, Recipe, columns_used, validate
 from shardmc.model.fingerprint import fingerprint
+from shardmc.polish import mend
 from shardmc.posterior import Posterior
 from shardmc.sample import Auto, Sampler, sample
 from shardmc.sample import sampler as named_sampler
@@ -43,6 +44,7 @@ def fit(
     combiner: str | Combiner = "recenter",
     engine: Engine | None = None,
     check: bool = True,
+    polish: bool = False,
     run_dir: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Posterior:
@@ -77,6 +79,9 @@ def fit(
         Where shards run; this machine unless given.
     check
         Whether to certify the result; takes one more pass over the data.
+    polish
+        Whether to take the errors of mean and covariance that the certificate measured out of the draws, and to
+        certify them again at other draws. `posterior.polished` says what it did.
     run_dir
         A folder that keeps finished shards, so that a stopped run goes on where it was.
     progress
@@ -98,7 +103,7 @@ def fit(
     """
     combiner, sampler = named_combiner(combiner), named_sampler(sampler)
     engine = Local() if engine is None else engine
-    _check_options(draws, seed, keep)
+    _check_options(draws, seed, keep, check, polish)
     clock = Clock(progress)
 
     source, model = clock("read", open_rows, model, data, seed)
@@ -145,6 +150,10 @@ def fit(
         judged = clock(
             "check", judge, model, blocks, located, sampled, combined, engine, seed, certified=check
         )
+        polished = None
+        if polish:
+            mended = clock("polish", mend, model, blocks, located, combined, judged, engine, seed)
+            combined, judged, polished = mended.result, mended.judged, mended.polished
         posterior = Posterior(
             draws=combined.natural,
             theta=combined.theta,
@@ -154,9 +163,10 @@ def fit(
             mode=None if located is None else located.mode.theta,
             curvature=None if located is None else located.mode.curvature,
             certificate=judged.certificate,
+            polished=polished,
             findings=judged.findings,
             notes=(*journal.notes, *sampled.notes, *combined.notes),
-            plan={**plan, "kept_rows": kept.num_kept},
+            plan={**plan, "kept_rows": kept.num_kept, "polish": polish},
             seconds=clock.seconds,
             passes=clock.passes,
             versions=journal.versions,
@@ -170,13 +180,15 @@ def _in_words(method: Sampler | Auto | Combiner) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(method))
 
 
-def _check_options(draws: int, seed: int, keep: float | None) -> None:
+def _check_options(draws: int, seed: int, keep: float | None, check: bool, polish: bool) -> None:
     if not isinstance(draws, int | np.integer) or draws < 1:
         raise OptionError(f"draws must be a positive whole number, not {draws!r}.")
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise OptionError(f"seed must be a whole number that is not negative, not {seed!r}.")
     if keep is not None and not (isinstance(keep, int | float) and keep > 0):
         raise OptionError(f"keep must be a positive number, or None to keep no rows, not {keep!r}.")
+    if polish and not check:
+        raise OptionError("polish=True needs the certificate: leave check at True.")
 
 
 def open_rows(model: Recipe, data: Any, seed: int) -> tuple[Source, Model]:

@@ -16,7 +16,8 @@ from shardmc.posterior import ShardTable
 from shardmc.sample import Sampled
 from shardmc.types import Combiner, Engine, Finding, Located, Mode, ShardDraws
 
-_CERTIFIED_DRAWS = 100
+CERTIFIED_DRAWS = 100
+"""Draws of which the certificate takes the gradient."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Judged:
 
     shards: ShardTable
     certificate: Certificate | None
+    certified_at: np.ndarray | None  # (chosen,) the draws at which the certificate took its gradients
     findings: tuple[Finding, ...]
     passes: float
 
@@ -117,12 +119,13 @@ def judge(
         agreement = agree(located, blocks.sizes, names)
         findings += agreement.findings
         disagreement = agreement.q
-    certificate, passes = None, 0.0
+    certificate, certified_at, passes = None, None, 0.0
     if certified and located is not None:
         known = score or (lambda points: gradients(model, blocks, located.mode, points, engine))
-        certificate = _certify(model, known, located.mode, result, seed, chains.total_ess)
-        findings += _verdict_findings(certificate)
-        passes = float(_CERTIFIED_DRAWS)
+        rng, ess = np.random.default_rng([seed, 4]), chains.total_ess
+        certificate, certified_at = certify_result(model, known, located.mode, result, rng, ess)
+        findings += verdict_findings(certificate)
+        passes = float(CERTIFIED_DRAWS)
     most = max(c.theta.shape[0] * c.theta.shape[1] for c in sampled.chains)
     own = np.full((len(sampled.chains), most, model.dim), np.nan)
     for i, c in enumerate(sampled.chains):
@@ -140,28 +143,32 @@ def judge(
         mode=None if located is None else located.shard_modes,
         disagreement=disagreement,
     )
-    return Judged(table, certificate, tuple(ordered(findings)), passes)
+    return Judged(table, certificate, certified_at, tuple(ordered(findings)), passes)
 
 
-def _certify(
+def certify_result(
     model: Model,
     score: Callable[[np.ndarray], np.ndarray],
     mode: Mode,
     result: Result,
-    seed: int,
+    rng: np.random.Generator,
     ess: np.ndarray,
-) -> Certificate:
+    exclude: np.ndarray | None = None,
+) -> tuple[Certificate, np.ndarray]:
+    """The certificate of a result, and which draws it took the gradients at: none of `exclude`."""
     inside = np.flatnonzero(np.isfinite(result.theta).all(axis=1))
     theta = result.theta[inside]
     shard = None if result.shard is None else result.shard[inside]
-    rng = np.random.default_rng([seed, 4])
-    chosen = choose(theta, shard, min(_CERTIFIED_DRAWS, len(theta)), rng)
+    barred = None if exclude is None else np.searchsorted(inside, exclude)
+    chosen = choose(theta, shard, min(CERTIFIED_DRAWS, len(theta)), rng, barred)
     scores = score(theta[chosen])
     known = ess if np.isfinite(ess).all() and (ess > 0).all() else None
-    return certify(theta, chosen, scores, mode, model.names, ess=known, rng=rng, shard=shard)
+    certificate = certify(theta, chosen, scores, mode, model.names, ess=known, rng=rng, shard=shard)
+    return certificate, inside[chosen]
 
 
-def _verdict_findings(certificate: Certificate) -> list[Finding]:
+def verdict_findings(certificate: Certificate) -> list[Finding]:
+    """What the verdict adds to the findings: nothing where all is well."""
     if certificate.verdict == "within":
         return []
     level = "error" if certificate.verdict == "off" else "warning"

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmc.check.certificate import Certificate
+from shardmc.check.mixing import split_r_hat
+from shardmc.check.polishing import Polished
 from shardmc.errors import RunError
 from shardmc.types import Finding
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LAYOUT = 1
+_FEWEST_DRAWS = 4  # of a chain, for R-hat
 _ATTRIBUTE = "shardmc"
 
 
@@ -57,6 +60,8 @@ class Posterior:
     mode: np.ndarray | None  # (dim,) of all rows
     curvature: np.ndarray | None = None  # (dim, dim) minus the Hessian of the log posterior there
     certificate: Certificate | None = None
+    polished: Polished | None = None
+    """What polishing did, where it was asked for."""
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     plan: Mapping[str, Any] = field(default_factory=dict)
@@ -109,7 +114,7 @@ class Posterior:
                 f"{100 * tail:g}%": low,
                 f"{100 * (1 - tail):g}%": high,
                 "ess": array_stats.ess(chained, chain_axis=0, draw_axis=1),
-                "r_hat": array_stats.rhat(chained, chain_axis=0, draw_axis=1),
+                "r_hat": _r_hat(chained),
             },
             index=pd.Index(list(columns), name="parameter"),
         )
@@ -164,6 +169,7 @@ class Posterior:
         return {
             "layout": _LAYOUT,
             "certificate": None if self.certificate is None else self.certificate.to_dict(),
+            "polished": None if self.polished is None else self.polished.to_dict(),
             "findings": [
                 {
                     **{k: getattr(f, k) for k in ("level", "check", "message", "advice")},
@@ -245,6 +251,14 @@ class Posterior:
         """Acceptance, effective size and R-hat of every shard."""
         return import_module("shardmc.report").plot_chains(self, **options)
 
+    def plot_certificate(self, **options: Any) -> Figure:
+        """Errors of mean and standard deviation of the parameters, as the certificate measured them."""
+        return import_module("shardmc.report").plot_certificate(self, **options)
+
+    def plot_ridges(self, **options: Any) -> Figure:
+        """Marginal densities of many parameters below each other."""
+        return import_module("shardmc.report").plot_ridges(self, **options)
+
     def _repr_html_(self) -> str:
         return import_module("shardmc.report").repr_html(self)
 
@@ -283,6 +297,7 @@ class Posterior:
             certificate=None
             if record["certificate"] is None
             else Certificate.from_dict(record["certificate"]),
+            polished=None if record.get("polished") is None else Polished.from_dict(record["polished"]),
             findings=tuple(Finding(**f) for f in record["findings"]),
             notes=tuple(record["notes"]),
             plan=record["plan"],
@@ -305,6 +320,13 @@ def load(path: str | Path) -> Posterior:
     if path.is_dir() and (path / "posterior.nc").exists():
         path = path / "posterior.nc"
     return Posterior.from_tree(load_tree(path))
+
+
+def _r_hat(chained: np.ndarray) -> np.ndarray:
+    """Split R-hat (parameter,) of draws (chain, draw, parameter); the halves of one chain are compared as well."""
+    if chained.shape[1] < _FEWEST_DRAWS:
+        return np.full(chained.shape[-1], np.nan)
+    return split_r_hat(np.moveaxis(chained, -1, 0))
 
 
 def _natural(draws: Mapping[str, np.ndarray], layout: tuple[int, int]) -> xr.Dataset:

@@ -107,11 +107,12 @@ def test_fit_report_status_and_predict(tmp_path):
     table.to_parquet(tmp_path / "rows.parquet")
     done = run(
         *("fit", "rows.parquet", "y ~ x + region", "--family", "poisson", "--shards", "4", "--draws", "800"),
-        *("--out", "run"),
+        *("--out", "run", "--polish"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert "Priors: " in done.stdout
+    assert shardmc.load(tmp_path / "run").polished.sentence[:20] in done.stdout
     assert "4 of 4 shards are done" in run("status", "run", cwd=tmp_path).stdout
     assert (tmp_path / "run" / "report.html").exists()
     assert run("report", "run", "--out", "page.html", cwd=tmp_path).returncode == 0

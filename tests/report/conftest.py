@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from shardmc.check.agreement import agree
-from shardmc.check.certificate import certify, choose
+from shardmc.check.certificate import Certificate, certify, choose
+from shardmc.check.polishing import polish_draws
 from shardmc.posterior import Posterior, ShardTable
 from shardmc.report import write_report
 from shardmc.types import Finding, Located, Mode
@@ -53,6 +54,7 @@ def cases() -> dict[str, Posterior]:
         "lost draws": gaussian_posterior(4, 12, lost=40),
         "failed shard": _with_failure(plain, 5),
         "bare": _bare(plain),
+        "polished": _polished(gaussian_posterior(4, 12, shift=3.0)),
     }
 
 
@@ -78,6 +80,32 @@ def _with_failure(posterior: Posterior, shard: int) -> Posterior:
         theta=posterior.theta[keep],
         shard=posterior.shard[keep],
         shards=replace(table, **changed),
+    )
+
+
+def _polished(posterior: Posterior) -> Posterior:
+    """The same with the certificate's correction applied."""
+    assert posterior.certificate is not None
+    assert posterior.shard is not None
+    rng, curvature = np.random.default_rng(1), posterior.curvature
+    assert curvature is not None
+    known = Mode(posterior.mode, curvature, 0.001, 5.0)
+
+    def again(theta: np.ndarray) -> Certificate:
+        chosen = choose(theta, posterior.shard, 100, rng)
+        scores = -(theta[chosen] - known.theta) @ curvature
+        return certify(theta, chosen, scores, known, posterior.names, rng=rng)
+
+    theta, certificate, polished = polish_draws(posterior.theta, posterior.certificate, again)
+    return replace(
+        posterior,
+        draws=_natural(theta, posterior.names),
+        theta=theta,
+        certificate=certificate,
+        polished=polished,
+        plan={**posterior.plan, "polish": True},
+        seconds={**posterior.seconds, "polish": 0.7},
+        passes={**posterior.passes, "polish": 100.0},
     )
 
 
@@ -156,6 +184,7 @@ def gaussian_posterior(
         shard=origin if pooled else None,
         shards=_table(center[:, None] + noise, center, None if agreement is None else agreement.q, rng),
         mode=mode,
+        curvature=curvature,
         certificate=certificate,
         findings=(*noticed, *FINDINGS) if findings is None else findings,
         notes=("One note: 3 shards were read from the run folder.",),

@@ -65,7 +65,8 @@ def pages(rendered, make_posterior, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", ["within", "off", "uncertified", "one shard", "one coordinate", "long names", "bare", "wild"]
+    "name",
+    ["within", "off", "uncertified", "one shard", "one coordinate", "long names", "bare", "wild", "polished"],
 )
 @pytest.mark.parametrize("width", WIDTHS)
 def test_page_in_a_window(name, width, pages, browser):

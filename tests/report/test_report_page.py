@@ -24,6 +24,7 @@ CASES = (
     "lost draws",
     "failed shard",
     "bare",
+    "polished",
 )
 VOID = {"meta", "link", "br", "hr", "img"}
 NASTY = ("<b>", "a & b", "$x_1$", '"quoted"', "<script>alert(1)</script>", "ünïcode")

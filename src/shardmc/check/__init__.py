@@ -4,16 +4,19 @@ from shardmc.check.agreement import Agreement, agree
 from shardmc.check.certificate import Bounds, Certificate, certify, choose, polish
 from shardmc.check.chains import ChainDiagnostics, diagnose
 from shardmc.check.findings import ordered
+from shardmc.check.polishing import Polished, polish_draws
 
 __all__ = [
     "Agreement",
     "Bounds",
     "Certificate",
     "ChainDiagnostics",
+    "Polished",
     "agree",
     "certify",
     "choose",
     "diagnose",
     "ordered",
     "polish",
+    "polish_draws",
 ]

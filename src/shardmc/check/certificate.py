@@ -31,6 +31,8 @@ class Certificate(Measured):
     """The verdict on each parameter by itself."""
     sentence: str
     advice: str
+    mendable: bool = True
+    """Whether its errors are known as those of mean and covariance, so that `polish` may mend them."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, numbers and strings, as JSON can hold them."""
@@ -173,6 +175,7 @@ def certify(
 def polish(values: np.ndarray, certificate: Certificate) -> np.ndarray:
     """Apply the measured errors the other way round: -m and C^(-1/2), where they stand out of their noise.
 
+    Draws further than an sd from where they should be are moved there, and scaled by what is measured there next.
     Certify the result on other draws: `choose(..., exclude=chosen)`.
 
     Examples

@@ -11,6 +11,9 @@ import numpy as np
 from shardmc.check.moments import SteinSample
 from shardmc.types import Frame
 
+_FAR = 1.0
+"""An error of the mean, in posterior standard deviations, that comes before the covariance."""
+
 
 @dataclass(frozen=True, eq=False)
 class Correction:
@@ -36,9 +39,12 @@ class Correction:
 def correct(sample: SteinSample, halves: np.ndarray, frame: Frame, center: np.ndarray) -> Correction:
     """The part of -m and C^(-1/2) that stands out of its noise.
 
-    m is shrunk towards zero by (1 - tr cov(m) / |m|^2)+, after James and Stein. Of C = sum c u u^T only those c are
-    corrected that differ from 1 by more than the noise does: C is the mean of its values on the two halves of the
-    draws, so half their difference has the law of its noise.
+    m is the error of the mean times the curvature between the draws and the posterior, for which the mean of the
+    curvature at either end is taken: A = S^(-1/2) C S^(-1/2) at the draws, S being their covariance, and I at the
+    posterior. It is shrunk towards zero by (1 - tr cov(m) / |m|^2)+, after James and Stein. Of C = sum c u u^T only
+    those c are corrected that differ from 1 by more than the noise does: C is the mean of its values on the two halves
+    of the draws, so half their difference has the law of its noise. Draws further away than an sd are only moved:
+    there C is made by the curvature where they are, not by that of the posterior.
 
     Parameters
     ----------
@@ -56,12 +62,23 @@ def correct(sample: SteinSample, halves: np.ndarray, frame: Frame, center: np.nd
     first, second = sample.part(halves).covariance_ratio, sample.part(~halves).covariance_ratio
     noise = float(np.abs(np.linalg.eigvalsh((first - second) / 2)).max())
     ratios, vectors = np.linalg.eigh(sample.covariance_ratio)
-    off = np.abs(ratios - 1) > 1.5 * noise
+    between = (np.eye(len(error)) + _curvature(sample)) / 2
+    shift = np.linalg.solve(between, error) * max(keep, 0.0)
+    is_near = float(np.linalg.norm(shift)) < _FAR
+    off = (np.abs(ratios - 1) > 1.5 * noise) & is_near
     factors = np.maximum(ratios[off], 0.01) ** -0.5 - 1
     axes = vectors[:, off]
     return Correction(
         center=center,
-        shift=frame.basis @ error * max(keep, 0.0),
+        shift=frame.basis @ shift,
         left=frame.basis @ axes * factors,
         right=np.linalg.solve(frame.basis.T, axes),
     )
+
+
+def _curvature(sample: SteinSample) -> np.ndarray:
+    """Mean curvature of minus the log posterior where the draws are, in whitened coordinates, (dim, dim)."""
+    variances, axes = np.linalg.eigh(np.atleast_2d(np.cov(sample.z.T)))
+    root = (axes / np.sqrt(np.maximum(variances, 1e-12))) @ axes.T
+    values, vectors = np.linalg.eigh(root @ sample.covariance_ratio @ root)
+    return (vectors * np.maximum(values, 0.0)) @ vectors.T

@@ -49,6 +49,8 @@ class Judgement:
     verdicts: tuple[Verdict, ...]
     sentence: str
     advice: str
+    mendable: bool = True
+    """Whether the errors are known as those of mean and covariance, which an affine map of the draws can mend."""
 
 
 def judge(measured: Measured, bounds: Bounds) -> Judgement:
@@ -81,7 +83,8 @@ def judge(measured: Measured, bounds: Bounds) -> Judgement:
         percent = f"{100 * bounds.sd:g} %"
         sentence = f"Within bounds: every mean within {bounds.mean:g} sd and every sd within {percent}."
         return Judgement("within", verdicts, sentence, "")
-    return Judgement("cannot tell", verdicts, f"Cannot tell: {doubt[0]}.", doubt[1])
+    mendable = _strange(measured) is None and not (clear.all() and _misshapen(measured))
+    return Judgement("cannot tell", verdicts, f"Cannot tell: {doubt[0]}.", doubt[1], mendable)
 
 
 _OFF_ADVICE = (
@@ -129,6 +132,23 @@ def _worst(measured: Measured, bounds: Bounds, level: float) -> str | None:
 
 def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray) -> tuple[str, str] | None:
     """Why "within" cannot be said, and what to do; the gravest reason first."""
+    strange = _strange(measured)
+    if strange is not None:
+        return strange
+    if _misshapen(measured):
+        return (
+            f"means and sds look right, but the shape does not (Stein discrepancy, p = {measured.stein.p_value:.2g})",
+            "Look at the marginal densities of the shards; use fewer shards or another sampler.",
+        )
+    return _loose(measured, bounds) if clear.all() else _imprecise(measured, bounds, clear)
+
+
+def _misshapen(measured: Measured) -> bool:
+    return measured.stein.p_value < _SHAPE_LEVEL
+
+
+def _strange(measured: Measured) -> tuple[str, str] | None:
+    """Why the measured errors are not the whole story, and what to do."""
     if measured.num_gradients < FEWEST_GRADIENTS:
         return (
             f"there are finite gradients at {measured.num_gradients} draws, and {FEWEST_GRADIENTS} are needed",
@@ -153,14 +173,7 @@ def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray) -> tuple[str, 
             f"in {measured.names[worst]}",
             "There may be another mode: look at the modes of the shards, and start the search for the mode elsewhere.",
         )
-    if measured.stein.p_value < _SHAPE_LEVEL:
-        return (
-            f"means and sds look right, but the shape does not (Stein discrepancy, p = {measured.stein.p_value:.2g})",
-            "Look at the marginal densities of the shards; use fewer shards or another sampler.",
-        )
-    if not clear.all():
-        return _imprecise(measured, bounds, clear)
-    return _loose(measured, bounds)
+    return None
 
 
 def _loose(measured: Measured, bounds: Bounds) -> tuple[str, str] | None:

@@ -47,6 +47,8 @@ def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> No
         console.print(
             Text("Certificate: ", style="bold"), Text(posterior.certificate.sentence, style=style), sep=""
         )
+    if posterior.polished is not None:
+        console.print(Text(posterior.polished.sentence))
     for finding in posterior.findings:
         if finding.level != "note":
             console.print(Text(f"{finding.level}: {finding.message} {finding.advice}".strip()))

@@ -45,6 +45,10 @@ def fit(
     drop_missing: Annotated[
         bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
     ] = False,
+    polish: Annotated[
+        bool,
+        typer.Option("--polish", help="Take the errors that the certificate measures out of the draws."),
+    ] = False,
     report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
 ) -> None:
     """Fit a generalised linear model to a table of any size; print and keep its certified posterior."""
@@ -74,6 +78,7 @@ def fit(
             sampler=sampler,
             combiner=combiner,
             engine=_engine(engine, scheduler),
+            polish=polish,
             run_dir=out,
             progress=bars,
         )

@@ -107,7 +107,8 @@ def marginal_key(posterior: Posterior) -> list[tuple[str, str]]:
     )
     lines = [("combined", "combined posterior"), ("before", f"{shards}, as sampled")]
     if posterior.shard is not None:
-        lines.append(("after", "the same shards, moved by the combiner"))
+        polished = " and polished" if posterior.polished is not None and posterior.polished.rounds else ""
+        lines.append(("after", f"the same shards, moved by the combiner{polished}"))
     return lines
 
 

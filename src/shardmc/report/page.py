@@ -89,6 +89,7 @@ def render(posterior: Posterior) -> str:
             summary_rest=summary.part(_ROWS),
             sorted_by_severity=len(names) > _ROWS and posterior.certificate is not None,
             combinations=tables.combination_table(posterior),
+            polishing=tables.polishing_table(posterior),
             certificate=figures.all_or_nothing(figures.certificate_picture, posterior),
             forests=forests,
             marginals=first,
@@ -128,6 +129,7 @@ def repr_html(posterior: Posterior) -> str:
         .render(
             headline=headline(posterior),
             what=_what(posterior),
+            polished=posterior.polished,
             summary=summary.part(0, _NOTEBOOK_ROWS),
             more=max(0, len(summary.rows) - _NOTEBOOK_ROWS),
             warnings=sum(f.level != "note" for f in posterior.findings),

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmc.posterior import Posterior
-from shardmc.report.numbers import DASH, aligned, count, duration, fixed, like, plain, significant, trimmed
+from shardmc.report.numbers import (
+    DASH,
+    aligned,
+    count,
+    duration,
+    fixed,
+    like,
+    plain,
+    probability,
+    significant,
+    trimmed,
+)
 from shardmc.report.shards import outlying, worst_of
 
 if TYPE_CHECKING:
@@ -101,6 +112,42 @@ def combination_table(posterior: Posterior) -> Table | None:
     return Table(("what", "combination", "measured"), rows, frozenset({1}))
 
 
+def polishing_table(posterior: Posterior) -> Table | None:
+    """The certificate before and after polishing; None where nothing was polished."""
+    certificate, polished = posterior.certificate, posterior.polished
+    if certificate is None or polished is None or not polished.rounds:
+        return None
+    rows = []
+    for when, measured in (("before", polished.before), ("after", certificate)):
+        widths = [c.value for c in (measured.widest, measured.narrowest)]
+        rows.append(
+            (
+                when,
+                f"{MARKS[measured.verdict]} {measured.verdict}",
+                fixed(float(np.abs(measured.mean_error).max()), 3),
+                fixed(_furthest(measured.sd_ratio), 3),
+                fixed(measured.shifted.value, 3),
+                fixed(_furthest(np.array(widths)), 3),
+                probability(measured.stein.p_value),
+            )
+        )
+    head = (
+        "",
+        "verdict",
+        "mean error, sd",
+        "sd ratio",
+        "worst mean error, sd",
+        "worst sd ratio",
+        "shape test, p",
+    )
+    return Table(head, rows, frozenset({1}))
+
+
+def _furthest(ratios: np.ndarray) -> float:
+    """The ratio that is furthest from 1."""
+    return float(ratios[np.abs(np.log(ratios)).argmax()])
+
+
 def shard_table(posterior: Posterior, most: int = 8) -> Table:
     """The shards that stand out most: by disagreement, divergences, then R-hat."""
     shards = posterior.shards
@@ -186,6 +233,8 @@ def call(plan: Mapping[str, Any]) -> str | None:
     arguments = [f"{name}={plan[name]!r}" for name in ("shards", "draws", "seed", "keep") if name in plan]
     if not plan.get("shuffle", True):
         arguments.append("shuffle=False")
+    if plan.get("polish"):
+        arguments.append("polish=True")
     arguments += [f"{name}=..." for name, is_set in _ROWWISE.items() if plan.get(is_set)]
     for name in ("sampler", "combiner"):
         if re.fullmatch(r"[A-Z]\w*\(.*\)", str(plan.get(name, ""))):

@@ -113,7 +113,7 @@ def test_a_good_combination_stays_good(model, rows, reference):
 def test_positive_parameters_and_lost_draws():
     """On the natural scale Algorithm 1 moves draws out of the support; those stay missing, the others are polished."""
     rng = np.random.default_rng(3)
-    waits = rng.exponential(size=60).astype(np.float32)
+    waits = rng.exponential(size=24).astype(np.float32)
     model = shardmc.Model(
         lambda params, t: jnp.log(params["rate"]) - params["rate"] * t,
         lambda params: -params["rate"],
@@ -122,7 +122,7 @@ def test_positive_parameters_and_lost_draws():
     fitted = shardmc.fit(
         model,
         waits,
-        shards=30,
+        shards=12,
         draws=3_000,
         keep=None,
         combiner=Recenter.algorithm_1("natural"),
@@ -130,7 +130,7 @@ def test_positive_parameters_and_lost_draws():
     )
     lost = np.isnan(fitted.theta[:, 0])
     assert lost.any()
-    assert fitted.polished is not None
+    assert fitted.polished.rounds >= 1
     inside = fitted.draws["rate"][~lost]
     np.testing.assert_allclose(np.log(inside), fitted.theta[~lost, 0], atol=1e-4)
 

@@ -175,7 +175,7 @@ def certify(
 def polish(values: np.ndarray, certificate: Certificate) -> np.ndarray:
     """Apply the measured errors the other way round: -m and C^(-1/2), where they stand out of their noise.
 
-    Draws further than an sd from where they should be are moved there, and scaled by what is measured there next.
+    Draws far from where they should be are moved there first; how they are to be scaled is measured there next.
     Certify the result on other draws: `choose(..., exclude=chosen)`.
 
     Examples

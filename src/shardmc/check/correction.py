@@ -13,6 +13,8 @@ from shardmc.types import Frame
 
 _FAR = 1.0
 """An error of the mean, in posterior standard deviations, that comes before the covariance."""
+_OTHER_CURVATURE = 0.25
+"""Relative difference of the curvature at the draws from that at the mode."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +45,8 @@ def correct(sample: SteinSample, halves: np.ndarray, frame: Frame, center: np.nd
     curvature at either end is taken: A = S^(-1/2) C S^(-1/2) at the draws, S being their covariance, and I at the
     posterior. It is shrunk towards zero by (1 - tr cov(m) / |m|^2)+, after James and Stein. Of C = sum c u u^T only
     those c are corrected that differ from 1 by more than the noise does: C is the mean of its values on the two halves
-    of the draws, so half their difference has the law of its noise. Draws further away than an sd are only moved:
-    there C is made by the curvature where they are, not by that of the posterior.
+    of the draws, so half their difference has the law of its noise. Draws further away than an sd, where the curvature
+    is another one, are only moved: there C is made by that curvature and not by the posterior's.
 
     Parameters
     ----------
@@ -62,10 +64,11 @@ def correct(sample: SteinSample, halves: np.ndarray, frame: Frame, center: np.nd
     first, second = sample.part(halves).covariance_ratio, sample.part(~halves).covariance_ratio
     noise = float(np.abs(np.linalg.eigvalsh((first - second) / 2)).max())
     ratios, vectors = np.linalg.eigh(sample.covariance_ratio)
-    between = (np.eye(len(error)) + _curvature(sample)) / 2
-    shift = np.linalg.solve(between, error) * max(keep, 0.0)
-    is_near = float(np.linalg.norm(shift)) < _FAR
-    off = (np.abs(ratios - 1) > 1.5 * noise) & is_near
+    identity, curvature = np.eye(len(error)), _curvature(sample)
+    shift = np.linalg.solve((identity + curvature) / 2, error) * max(keep, 0.0)
+    differs = float(np.linalg.norm(curvature - identity, 2)) > _OTHER_CURVATURE
+    only_move = differs and float(np.linalg.norm(shift)) > _FAR
+    off = (np.abs(ratios - 1) > 1.5 * noise) & (not only_move)
     factors = np.maximum(ratios[off], 0.01) ** -0.5 - 1
     axes = vectors[:, off]
     return Correction(

@@ -132,7 +132,7 @@ def polishing_table(posterior: Posterior) -> Table | None:
             )
         )
     head = (
-        "",
+        "draws",
         "verdict",
         "mean error, sd",
         "sd ratio",

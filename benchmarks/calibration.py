@@ -240,7 +240,7 @@ def main() -> None:
         + table(columns, rows_of(collected))
         + "\nAlgorithm 1 is the paper's combination as printed, without kept rows: the test can fail.\n"
         "\n![Rank histograms of every parameter under each combination](calibration.svg)\n"
-        "\nBars in the band are within what 99 % of uniform histograms show; red ones fail the test.\n"
+        "\nA bar of uniform ranks is in the grey band with probability 0.99; red histograms fail the test.\n"
     )
     if not options.quick:
         draw_histograms(collected, DOCS / "calibration.svg")

@@ -78,7 +78,7 @@ def polish_draws(
     ...     return certify(draws, chosen, -draws[chosen], mode, ["a"], rng=rng)
     >>> draws = 2 * rng.normal(size=(10_000, 1)) + 1
     >>> polish_draws(draws, check(draws), check)[2].sentence
-    'Polished once: the largest error of a mean went from 1.02 to 0.00 sd, the worst ratio of sds from 2.01 to 1.00.'
+    'Polished once: the largest error of a mean went from 1.01 to 0.00 sd, the worst ratio of sds from 2.00 to 1.00.'
     """
     before, rounds, halted = certificate, 0, ""
     while rounds == 0 or (rounds < max(_TIMES) and _is_worth_more(certificate)):

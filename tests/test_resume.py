@@ -182,12 +182,12 @@ def test_a_run_with_other_rows_another_model_or_precision_is_refused(folder):
     }
     changed = rows.copy()
     changed[100] += 1
-    with pytest.raises(RunError, match=r"is of another run: data is .* there and"):
+    with pytest.raises(RunError, match="is of another run: its rows or columns are others"):
         shardmc.fit(model, changed, **options)
     other = shardmc.Model(
         model.log_likelihood_function, lambda params: -0.5 * params["mu"] ** 2 / 99, {"mu": ()}
     )
-    with pytest.raises(RunError, match=r"is of another run: model is .* there and"):
+    with pytest.raises(RunError, match="is of another run: its model or priors are others"):
         shardmc.fit(other, rows, **options)
     with double_precision(), pytest.raises(RunError, match="plan precision is 'float32' there and 'float64'"):
         shardmc.fit(model, rows, **options)

@@ -317,7 +317,12 @@ def load(path: str | Path) -> Posterior:
     from shardmc.store.tree import load_tree
 
     path = Path(path)
-    if path.is_dir() and (path / "posterior.nc").exists():
+    if path.is_dir() and path.suffix != ".zarr":
+        if not (path / "posterior.nc").exists():
+            raise RunError(
+                f"{str(path)!r} holds no posterior.nc: it is no run folder, or its run is not finished. "
+                "Repeat the call that made it to go on with it."
+            )
         path = path / "posterior.nc"
     return Posterior.from_tree(load_tree(path))
 

@@ -92,8 +92,8 @@ def test_located_is_kept(finished_run, manifest):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"data": "other"}, ["data", "'dddddddddddddddd'", "'other'"]),
-        ({"model": "other"}, ["model", "'mmmmmmmmmmmmmmmm'", "'other'"]),
+        ({"data": "other"}, ["its rows or columns are others"]),
+        ({"model": "other"}, ["its model or priors are others"]),
         (
             {"plan": {"shards": 6, "draws": 8, "seed": 0}},
             ["plan shards is 5 there and 6 here", "plan combiner"],

@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 from shardmc.errors import RunError
+from shardmc.posterior import load
 from shardmc.store.tree import load_tree, save_tree
 
 
@@ -108,6 +109,7 @@ def test_names_that_are_wrong(tmp_path, tree):
 
 def test_zarr_is_asked_for_where_it_is_missing(tmp_path, tree, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (tmp_path / "posterior.zarr").mkdir()
     for use in (lambda path: save_tree(tree, path), load_tree):
         with pytest.raises(RunError, match="package 'zarr', which is not installed"):
             use(tmp_path / "posterior.zarr")
@@ -156,3 +158,12 @@ def test_a_link_in_zarr_is_refused(tmp_path):
     (tmp_path / "posterior.zarr" / "beta").symlink_to(tmp_path)
     with pytest.raises(RunError, match="is a link"):
         load_tree(tmp_path / "posterior.zarr")
+
+
+def test_what_is_not_there_is_said_to_be_so(tmp_path):
+    with pytest.raises(RunError, match=r"There is no file or folder '.*nowhere'"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(
+        RunError, match=r"holds no posterior\.nc: it is no run folder, or its run is not finished"
+    ):
+        load(tmp_path)

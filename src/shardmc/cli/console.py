@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -17,20 +18,46 @@ if TYPE_CHECKING:
 _VERDICT_STYLE = {"within": "bold green", "off": "bold red", "cannot tell": "bold yellow"}
 
 
-def frame_table(frame: pd.DataFrame, title: str, digits: dict[str, str] | None = None) -> Table:
-    """A table of numbers, right-aligned, four significant digits unless told otherwise."""
+def frame_table(
+    frame: pd.DataFrame, title: str, sd: str = "sd", digits: dict[str, str] | None = None
+) -> Table:
+    """A table of numbers, right-aligned, with as many decimals as give the row's `sd` three significant digits."""
     formats = {"ess": ",.0f", "r_hat": ".3f", "mean_error": "+.3f", "sd_ratio": ".3f", **(digits or {})}
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(str(frame.index.name or ""), no_wrap=True)
+    table = Table(
+        title=title,
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    # Where a line is too short for all, names are folded: a number that is cut off would be another number.
+    table.add_column(str(frame.index.name or ""), overflow="fold", min_width=9)
     for column in frame.columns:
-        table.add_column(str(column), justify="right")
-    for name, row in frame.iterrows():
+        table.add_column(_heading(str(column)), justify="right", no_wrap=True)
+    for (name, row), scale in zip(frame.iterrows(), frame[sd].tolist(), strict=True):
+        rest = _format(scale)
         cells = [
-            "–" if value != value else format(value, formats.get(str(key), ".4g"))
+            "–" if value != value else format(value, formats.get(str(key), rest))
             for key, value in row.items()
         ]
         table.add_row(Text(str(name)), *cells)
     return table
+
+
+def _format(sd: float) -> str:
+    """Of numbers that are known up to about `sd`.
+
+    >>> [_format(sd) for sd in (0.0635, 12.0, 1e-9)]
+    ['.4f', '.1f', '.4g']
+    """
+    decimals = 2 - math.floor(math.log10(sd)) if 0 < sd < math.inf else 99
+    return f".{max(decimals, 0)}f" if decimals <= 6 else ".4g"
+
+
+def _heading(column: str) -> str:
+    """On two lines where it is longer than the numbers below."""
+    return column if len(column) < 7 else "\n".join(column.replace("_", " ").rsplit(" ", 1))
 
 
 def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> None:

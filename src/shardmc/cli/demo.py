@@ -53,7 +53,12 @@ def demo(
         }
     )
     console.print(
-        frame_table(table, "Next to the truth and to the posterior of all rows", {"gap, sd": "+.3f"})
+        frame_table(
+            table,
+            "Next to the truth and to the posterior of all rows",
+            sd="all rows sd",
+            digits={"true": "g", "gap, sd": "+.3f"},
+        )
     )
     out.mkdir(parents=True, exist_ok=True)
     path = posterior.save(out / "posterior.nc")

@@ -19,7 +19,7 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder, as made by --
     console = Console()
     total = found.manifest.num_shards
     console.print(Text(f"{found.folder}: {len(found.done)} of {total} shards are done."))
-    plan = ", ".join(f"{key} {value}" for key, value in found.manifest.plan.items())
+    plan = ", ".join(f"{key} {value}" for key, value in found.manifest.plan.items() if key != "content")
     console.print(Text(f"Plan: {plan}."))
     if found.owner is not None and found.running:
         console.print(Text(f"A process is at work on it: {found.owner}."))

@@ -104,11 +104,12 @@ class Manifest:
     def differences(self, call: Manifest) -> list[str]:
         """Where this manifest, read from a folder, and that of the present call are of different runs."""
         there, here = self._plain(), call._plain()
-        pairs = [(name, there[name], here[name]) for name in ("schema", "data", "model")]
+        others = [sentence for name, sentence in _OTHER.items() if there[name] != here[name]]
+        pairs = [("schema", there["schema"], here["schema"])]
         for name in ("plan", "layout"):
             for key in sorted({*there[name], *here[name]}):
                 pairs.append((f"{name} {key}", there[name].get(key, _ABSENT), here[name].get(key, _ABSENT)))
-        return [
+        return others + [
             f"{name} is {_shown(a)} there and {_shown(b)} here" for name, a, b in pairs if not _same(a, b)
         ]
 
@@ -119,6 +120,7 @@ class Manifest:
 
 _ADVICE = "Repair it from a copy, or use another folder."
 _ABSENT = "absent"
+_OTHER = {"data": "its rows or columns are others", "model": "its model or priors are others"}
 
 
 def _same(a: Any, b: Any) -> bool:

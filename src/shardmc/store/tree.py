@@ -39,9 +39,9 @@ def save_tree(tree: xr.DataTree, path: str | os.PathLike[str]) -> None:
 def load_tree(path: str | os.PathLike[str]) -> xr.DataTree:
     """Read a tree that `save_tree`, ArviZ or another netCDF or Zarr writer has written, into memory."""
     source = Path(path)
-    zarr = _is_zarr(source)
     if not source.exists():
-        raise RunError(f"There is no {source}.")
+        raise RunError(f"There is no file or folder {str(source)!r}.")
+    zarr = _is_zarr(source)
     if zarr:
         _refuse_pickles(source)
     else:

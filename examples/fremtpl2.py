@@ -44,7 +44,7 @@ def main() -> None:
     policy = {"Area": "C", "VehGas": "Diesel", "VehBrand": "B1", "Region": "R24", "Density": 400, "VehAge": 5}
     drivers = [(19, 100), (25, 80), (45, 50), (75, 50)]  # young drivers have not yet earned a bonus
     new = pd.DataFrame([{**policy, "DrivAge": a, "BonusMalus": b, "Exposure": 1.0} for a, b in drivers])
-    expected = shardmc.predict(posterior, new)
+    expected = posterior.predict(new)
     print("\nExpected claims of a policy in a year, by the driver's age and bonus-malus:")
     print(
         pd.concat([new[["DrivAge", "BonusMalus"]], expected], axis=1).to_string(

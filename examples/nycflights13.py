@@ -49,8 +49,8 @@ def main() -> None:
     flight = {"carrier": "UA", "origin": "EWR", "month": 7, "distance": 1400}
     new = pd.DataFrame([{**flight, "hour": hour} for hour in (6, 12, 18)])
     print("\nArrival of a flight in July, minutes after the schedule: on average, and of one flight:")
-    average = shardmc.predict(posterior, new)
-    one = shardmc.predict(posterior, new, kind="response", seed=1)[["lower", "upper"]]
+    average = posterior.predict(new)
+    one = posterior.predict(new, kind="response", seed=1)[["lower", "upper"]]
     table = pd.concat([new["hour"], average, one.add_prefix("one ")], axis=1)
     print(table.to_string(index=False, float_format="{:.1f}".format))
 

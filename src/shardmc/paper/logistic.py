@@ -207,7 +207,7 @@ class _Cells:
             for (source, num_shards), cell in self.cells.items()
         )
         title = "Distance of AR's centre from the mode of all rows, in posterior standard deviations"
-        columns = ("", *(f"{i} steps" for i in range(NEWTON_STEPS + 1)))
+        columns = ("", *(f"{i} step{'s' * (i != 1)}" for i in range(NEWTON_STEPS + 1)))
         return Table(
             title, columns, rows, "Step 0 is the centre of Algorithm 1, the mean of the shards' means."
         )

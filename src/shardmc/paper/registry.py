@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from datetime import date
@@ -102,5 +103,16 @@ def provenance(quick: bool, seed: int, seconds: float) -> dict[str, Any]:
         "seed": seed,
         "seconds": round(seconds, 1),
         "cores": cores,
+        "peak_memory_gb": _peak_memory(),
         "versions": package_versions(),
     }
+
+
+def _peak_memory() -> float | None:
+    """The most memory that this process has held so far, in GB; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, 2)

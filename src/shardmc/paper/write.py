@@ -107,9 +107,12 @@ def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _origin(provenance: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
     kind = "quick version" if provenance["quick"] else "full version"
+    less = " Fewer rows, draws and data sets than the text says." if provenance["quick"] else ""
+    memory = provenance["peak_memory_gb"]
+    peak = "" if memory is None else f", at most {memory:.1f} GB"
     return (
         f"Recomputed on {provenance['date']} with seed {provenance['seed']} ({kind}, {provenance['seconds']:.0f} s on "
-        f"{provenance['cores']} cores): {versions}."
+        f"{provenance['cores']} cores{peak}): {versions}.{less}"
     )
 
 

@@ -118,12 +118,13 @@ class Consensus(Combiner):
         return diagonal[:, :, None] * np.eye(draws.dim), notes
 
 
-def widening(shares: np.ndarray, lengths: np.ndarray, dim: int) -> float:
+def widening(shares: np.ndarray, lengths: np.ndarray, dim: int, leverage: np.ndarray | float = 1.0) -> float:
     """The factor by which a precision-weighted average with estimated weights is too narrow.
 
     The average's covariance within the sample is (sum_i S_i^-1)^-1 with estimated S_i, which is V times
-    1 - sum_i a_i (1 - a_i) (dim + 1) / (T_i - 1) to first order.
+    1 - sum_i a_i (1 - a_i) (dim + 1) / (T_i - 1) to first order. The term of a shard is proportional to the mean
+    leverage of its draws; `leverage` is that of the draws that are averaged, relative to all from which S_i comes.
     """
     degrees = np.maximum(lengths - 1, 1)
-    bias = (shares * (1 - shares) * np.where(degrees < 2 * dim, 0.0, (dim + 1) / degrees)).sum()
-    return float(1 / np.sqrt(1 - bias))
+    each = np.where(degrees < 2 * dim, 0.0, leverage * (dim + 1) / degrees)
+    return float(1 / np.sqrt(1 - (shares * (1 - shares) * each).sum()))

@@ -24,7 +24,8 @@ class Weierstrass(Combiner):
     A pair (x1, x2) becomes (P1 + P2)^-1 (P1 x1 + P2 x2), with P_i the sum of the inverse covariances of the
     shards merged on each side, and is kept if q = (x1 - x2)^T (P1^-1 + P2^-1)^-1 (x1 - x2) is small. For normal
     subposteriors the result does not depend on q and is exact whatever is kept; otherwise the smaller `accept`,
-    the closer to the product, and the more often the same draws are used.
+    the closer to the product, and the more often the same draws are used: over many merges of few draws in one or
+    two dimensions so often that what comes out lies too close together. The notes then say so.
 
     Parameters
     ----------
@@ -34,7 +35,8 @@ class Weierstrass(Combiner):
     accept
         Part of the pairs that is kept. 1 / accept pairs are tried for each draw that comes out.
     small_sample
-        Undo the narrowing that comes from weights estimated from the draws that they weigh.
+        Undo the narrowing that comes from weights estimated from the draws that they weigh, and from draws that are
+        used several times.
 
     Examples
     --------
@@ -63,16 +65,18 @@ class Weierstrass(Combiner):
 
     def _merge_all(self, draws: ShardDraws, rng: np.random.Generator) -> Combined:
         precision, notes = precisions(draws, small_sample=False)
-        level = [_Side(v, p) for v, p in zip(draws.values, precision, strict=True)]
+        level = [
+            _Side(v, p, np.arange(len(v))[:, None]) for v, p in zip(draws.values, precision, strict=True)
+        ]
         while len(level) > 1:
             merged = [self._merge(a, b, rng) for a, b in zip(level[::2], level[1::2], strict=False)]
             level = merged + level[len(merged) * 2 :]
         values = level[0].values
+        use = _Use.of(draws, precision, level[0].origin)
         if self.small_sample:
             mean = values.mean(axis=0)
-            lengths = np.array([len(v) for v in draws.values])
-            values = mean + (values - mean) * widening(draws.shares, lengths, draws.dim)
-        return Combined(values, notes=notes)
+            values = mean + (values - mean) * use.widening
+        return Combined(values, notes=(*notes, *use.notes))
 
     def _merge(self, one: _Side, two: _Side, rng: np.random.Generator) -> _Side:
         first, second = self._pairs(one, two, rng)
@@ -80,7 +84,7 @@ class Weierstrass(Combiner):
         total = one.precision + two.precision
         values = one.values[first] @ np.linalg.solve(total, one.precision).T
         values += two.values[second] @ np.linalg.solve(total, two.precision).T
-        return _Side(values, total)
+        return _Side(values, total, np.concatenate([one.origin[first], two.origin[second]], axis=1))
 
     def _pairs(self, one: _Side, two: _Side, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Rows of the two sides that are kept as pairs, about as many as the longer side has draws."""
@@ -130,6 +134,49 @@ class _Side:
 
     values: np.ndarray  # (draw, dim)
     precision: np.ndarray  # (dim, dim)
+    origin: np.ndarray  # (draw, shard), which draw of each shard is part of it
+
+
+_FEW = 100
+
+
+@dataclass(frozen=True)
+class _Use:
+    """How often the shards' draws are part of what came out.
+
+    With u_it the part of the output in which draw t of shard i is, the output's mean has the variance
+    V sum_i a_i sum_t u_it^2 in place of V / n, and the variance of the n draws falls short of V by the former.
+    """
+
+    count: int  # n
+    reuse: float  # sum_i a_i sum_t u_it^2
+    estimated: float  # factor that undoes the narrowing by estimated weights
+
+    @staticmethod
+    def of(draws: ShardDraws, precision: np.ndarray, origin: np.ndarray) -> _Use:
+        reuse, leverage = 0.0, np.empty(draws.num_shards)
+        for i, values in enumerate(draws.values):
+            part = np.bincount(origin[:, i], minlength=len(values)) / len(origin)
+            reuse += float(draws.shares[i] * (part**2).sum())
+            around = values - part @ values
+            leverage[i] = part @ ((around @ precision[i]) * around).sum(axis=1) / draws.dim
+        lengths = np.array([len(v) for v in draws.values])
+        return _Use(len(origin), reuse, widening(draws.shares, lengths, draws.dim, leverage))
+
+    @property
+    def widening(self) -> float:
+        # Below two effective draws there is no spread to widen.
+        repeated = (1 - 1 / self.count) / (1 - min(self.reuse, 0.5)) if self.count > 2 else 1.0
+        return self.estimated * float(np.sqrt(repeated))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if self.reuse * _FEW < 1:
+            return ()
+        return (
+            f"Pairs that were kept use the same draws often: what came out is worth about {1 / self.reuse:.0f} "
+            "independent draws. Take more draws of each shard, or a larger accept.",
+        )
 
 
 def _bandwidth(excess: np.ndarray, accept: float) -> float:

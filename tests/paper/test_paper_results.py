@@ -79,7 +79,8 @@ def test_methods_are_ordered_and_reversals_explained():
     assert "AR is closer than CMC" in row[3]
     assert default_is_closest([found], "here").holds
     table = distance_table("distances", [found])
-    assert table.rows[1][2:6] == ("1", "2", "3", "–")
+    assert table.rows[0][2] == "2"
+    assert table.rows[1][2:7] == ("–", "1", "2", "3", "–")
     assert record([found])[0]["noise_floor"] == [0.9, 1.0, 1.1]
 
 

@@ -292,17 +292,25 @@ def test_the_repeated_test_rejects_variance_weights():
     assert repeated(gaussian(10, 10), lambda draws, rng: variance_weights(draws), 1000, 20) != []
 
 
-@pytest.mark.parametrize("num_shards", [2, 10])
-def test_kernel_products_in_one_dimension(num_shards):
-    problem = gaussian(1, num_shards)
+@pytest.mark.parametrize(("dim", "num_shards"), [case for case in CASES if case[0] <= 2])
+def test_kernel_products_in_few_dimensions(dim, num_shards):
+    problem = gaussian(dim, num_shards)
     semi = Product(kind="semiparametric")
     assert repeated(problem, lambda draws, rng: semi(draws, None, rng).values, 1000, 40) == []
     # Smoothing a shard by h times its sd makes the product wider by 1 + h^2.
     smooth = Product(kind="nonparametric")
-    bandwidth = 1000 ** (-1 / 5)
+    bandwidth = 1000 ** (-1 / (4 + dim))
     run = lambda draws, rng: smooth(draws, None, rng).values  # noqa: E731
     assert repeated(problem, run, 1000, 40, variance=1 + bandwidth**2) == []
     assert repeated(problem, run, 1000, 40, variance=1.5) != []
+
+
+@pytest.mark.parametrize(("dim", "num_shards"), [case for case in CASES if case[0] >= 10])
+@pytest.mark.parametrize("kind", ["semiparametric", "nonparametric"])
+def test_kernel_products_say_that_they_know_little_in_many_dimensions(dim, num_shards, kind):
+    draws = gaussian(dim, num_shards).draws("fractional", 1000, 6)
+    notes = Product(kind=kind)(draws, None, np.random.default_rng(6)).notes
+    assert any("agree too little" in note for note in notes)
 
 
 def test_the_empirical_barycentre_is_exact_in_one_dimension_and_says_that_it_shrinks_in_many():

@@ -20,7 +20,7 @@ def reproduce(
     ),
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version, in a minute or two.")] = False,
     covtype: Annotated[
-        Path | None, typer.Option(help="Covertype as .npz, CSV or Parquet, for table-2.")
+        Path | None, typer.Option(help="Covertype for table-2: an .npz file, or UCI's covtype.data.")
     ] = None,
     seed: Annotated[int, typer.Option(help="From which all randomness comes.")] = 0,
 ) -> None:

@@ -80,12 +80,13 @@ def distance_table(title: str, cells: Sequence[Comparison], note: str = "") -> T
     rows = []
     for cell in cells:
         ours = [_mean_and_spread(cell.distances[m]) for m in methods]
-        rows.append((cell.label, "here", *ours, _mean_and_spread(cell.floor), cell.winner))
+        sets = str(len(cell.distances[methods[0]]))
+        rows.append((cell.label, "here", sets, *ours, _mean_and_spread(cell.floor), cell.winner))
         known = [(value, m) for m, value in cell.printed.items() if value is not None]
         if known:
             printed = [scientific(cell.printed.get(m)) for m in methods]
-            rows.append((cell.label, "paper", *printed, "–", min(known)[1]))
-    return Table(title, ("", "", *methods, "exact draws", "closest"), tuple(rows), note)
+            rows.append((cell.label, "paper", "–", *printed, "–", min(known)[1]))
+    return Table(title, ("", "", "sets", *methods, "exact draws", "closest"), tuple(rows), note)
 
 
 def ranking_table(title: str, cells: Sequence[Comparison]) -> Table:

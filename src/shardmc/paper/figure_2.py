@@ -93,7 +93,7 @@ _METHODS = (AR, MODES, SUMMED)
 def _run(call: Call, number: int, data_sets: int) -> _Run:
     rows = simulate(call.choose(10**6, 10**5), np.random.default_rng([call.seed, 7, number]))
     options: dict[str, Any] = {"seed": call.seed + number, "check": False}
-    full = fit(model(), rows, shards=1, sampler=gibbs(200), draws=call.choose(8_000, 1_500), **options)
+    full = fit(model(), rows, shards=1, sampler=gibbs(200), draws=call.choose(6_000, 1_000), **options)
     call.tell(3 * number + 1, 3 * data_sets)
     draws = NUM_SHARDS * call.choose(300, 80)
     shards = fit(

@@ -26,7 +26,7 @@ from shardmc.paper.located import LocatedShards, mapped
 from shardmc.paper.printed import TABLE_1
 from shardmc.paper.prose import prose
 from shardmc.paper.result import Call, Result
-from shardmc.paper.rivals import THINNING, combined_draws, rivals, thinned
+from shardmc.paper.rivals import THINNING, WS_REASON, combined_draws, rivals, thinned
 from shardmc.types import Located, Mode, Scaling, ShardDraws
 
 NAME = "table-1"
@@ -159,7 +159,7 @@ def reproduce(call: Call) -> Result:
             sampled_methods,
             call.choose(SHARDS, SHARDS[:1]),
             call.choose(5_000, 2_000),
-            call.choose(3, 1),
+            call.choose(2, 1),
             1,
         ),
     )
@@ -226,4 +226,5 @@ def _comparison(label: str, found: list[dict[str, Any]], which: int, num_shards:
     distances = {name: np.array([f[name][which] for f in found]) for name in found[0] if name != "floor"}
     printed = {} if num_shards is None else TABLE_1[num_shards]
     floor = np.array([values[which] for f in found for values in f["floor"]])
-    return Comparison(label, distances, floor, printed)
+    reasons = {("WS", other): WS_REASON for other in ("CMC", "AR")}
+    return Comparison(label, distances, floor, printed, reasons)

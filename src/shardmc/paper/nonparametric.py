@@ -80,12 +80,12 @@ def reproduce(call: Call) -> Result:
         (_table(summaries),),
         (Figure(NAME, _CAPTION, lambda: _draw(outcome)),),
         _claims(summaries),
-        {"rows": call.choose(100_000, 10_000), "shards": call.choose(20, 5), "summaries": summaries},
+        {"rows": call.choose(100_000, 5_000), "shards": call.choose(20, 5), "summaries": summaries},
     )
 
 
 def _outcome(call: Call) -> _Outcome:
-    y = simulate(call.choose(100_000, 10_000), np.random.default_rng([call.seed, 10]))
+    y = simulate(call.choose(100_000, 5_000), np.random.default_rng([call.seed, 10]))
     sticks = StickBreaking(call.choose(10, 6), grid_points(y, 60))
 
     def run(shards: int, draws: int, warmup: int, seed: int) -> ShardDraws:
@@ -94,12 +94,12 @@ def _outcome(call: Call) -> _Outcome:
         return sample(_functional(60), blocks, None, sampler, Local(), num_draws=draws, seed=seed).draws()
 
     call.tell(0, 2)
-    draws, warmup = call.choose((2_500, 500), (400, 200))
+    draws, warmup = call.choose((2_000, 400), (300, 150))
     with ThreadPoolExecutor(2) as pool:
         pair = [pool.submit(run, 1, draws, warmup, call.seed + number) for number in (0, 1)]
         reference, again = (future.result().values[0] for future in pair)
     call.tell(1, 2)
-    num_shards, draws, warmup = call.choose((20, 500, 300), (5, 150, 150))
+    num_shards, draws, warmup = call.choose((20, 400, 250), (5, 150, 100))
     shards = run(num_shards, draws, warmup, call.seed)
     call.tell(2, 2)
     combined = {

@@ -70,7 +70,7 @@ def markdown(record: dict[str, Any]) -> str:
         if table["note"]:
             parts.append(table["note"])
     for figure in record["figures"]:
-        parts += [f"![{figure['caption']}]({figure['name']}.png)", f"*{figure['caption']}*"]
+        parts += [f"![{figure['caption']}]({figure['name']}.svg)", f"*{figure['caption']}*"]
     parts.append(_origin(record["provenance"]))
     return "\n\n".join(parts) + "\n"
 

@@ -292,7 +292,7 @@ def test_the_repeated_test_rejects_variance_weights():
     assert repeated(gaussian(10, 10), lambda draws, rng: variance_weights(draws), 1000, 20) != []
 
 
-@pytest.mark.parametrize(("dim", "num_shards"), [case for case in CASES if case[0] <= 2])
+@pytest.mark.parametrize(("dim", "num_shards"), [(1, 2), (1, 10), (2, 2), (2, 10)])
 def test_kernel_products_in_few_dimensions(dim, num_shards):
     problem = gaussian(dim, num_shards)
     semi = Product(kind="semiparametric")
@@ -305,7 +305,7 @@ def test_kernel_products_in_few_dimensions(dim, num_shards):
     assert repeated(problem, run, 1000, 40, variance=1.5) != []
 
 
-@pytest.mark.parametrize(("dim", "num_shards"), [case for case in CASES if case[0] >= 10])
+@pytest.mark.parametrize(("dim", "num_shards"), [case for case in CASES if min(case) >= 10])
 @pytest.mark.parametrize("kind", ["semiparametric", "nonparametric"])
 def test_kernel_products_say_that_they_know_little_in_many_dimensions(dim, num_shards, kind):
     draws = gaussian(dim, num_shards).draws("fractional", 1000, 6)

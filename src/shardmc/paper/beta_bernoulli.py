@@ -169,11 +169,11 @@ _NOISE_SETS = 4
 _EXACT = ("exact AR", "exact affine", "exact default")
 
 
-def _settings(call: Call) -> dict[str, int]:
+def _settings(call: Call) -> dict[str, Any]:
     return {
         "rows": call.choose(100_000, 50_000),
         "draws": call.choose(100_000, 10_000),
-        "data_sets": call.choose(10, 2),
+        "data_sets": call.choose({"50": 10, "100": 5}, {"50": 2}),
     }
 
 
@@ -190,7 +190,7 @@ def _over_data_sets(p: float, num_shards: int, call: Call) -> list[dict[str, Any
         return {**found, "floor": floor, **_exact_distances(data)}
 
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, range(settings["data_sets"])))
+        return list(pool.map(one, range(settings["data_sets"][str(num_shards)])))
 
 
 def _exact_distances(data: DataSet) -> dict[str, float]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 NAME = "figure-2"
 NUM_SHARDS = 50
+DATA_SETS = 1
 AR, MODES, SUMMED = "AR (Gibbs)", "shardmc (Gibbs)", "shardmc (labels summed out)"
 
 _LINES: dict[str, dict[str, Any]] = {
@@ -65,12 +66,11 @@ class _Run:
 
 def reproduce(call: Call) -> Result:
     """Gibbs on all rows, Gibbs on shards recentred in two ways, and the default path on the summed-out likelihood."""
-    data_sets = call.choose(2, 1)
     runs = []
-    for number in range(data_sets):
-        call.tell(3 * number, 3 * data_sets)
-        runs.append(_run(call, number, data_sets))
-    call.tell(3 * data_sets, 3 * data_sets)
+    for number in range(DATA_SETS):
+        call.tell(3 * number, 3 * DATA_SETS)
+        runs.append(_run(call, number))
+    call.tell(3 * DATA_SETS, 3 * DATA_SETS)
     return Result(
         NAME,
         "Example 4, Figure 2: Gaussian mixture regression with latent labels",
@@ -90,16 +90,16 @@ def reproduce(call: Call) -> Result:
 _METHODS = (AR, MODES, SUMMED)
 
 
-def _run(call: Call, number: int, data_sets: int) -> _Run:
+def _run(call: Call, number: int) -> _Run:
     rows = simulate(call.choose(10**6, 10**5), np.random.default_rng([call.seed, 7, number]))
     options: dict[str, Any] = {"seed": call.seed + number, "check": False}
     full = fit(model(), rows, shards=1, sampler=gibbs(200), draws=call.choose(6_000, 1_000), **options)
-    call.tell(3 * number + 1, 3 * data_sets)
+    call.tell(3 * number + 1, 3 * DATA_SETS)
     draws = NUM_SHARDS * call.choose(300, 80)
     shards = fit(
         model(), rows, shards=NUM_SHARDS, sampler=gibbs(call.choose(100, 50)), draws=draws, **options
     )
-    call.tell(3 * number + 2, 3 * data_sets)
+    call.tell(3 * number + 2, 3 * DATA_SETS)
     summed = fit(model(), rows, shards=NUM_SHARDS, draws=draws, **options)
     combined = {AR: _algorithm_1(shards), MODES: shards.draws, SUMMED: summed.draws}
     return _Run(full.draws, _effective(full.draws), combined)

@@ -111,8 +111,8 @@ def _origin(provenance: dict[str, Any]) -> str:
     memory = provenance["peak_memory_gb"]
     peak = "" if memory is None else f", at most {memory:.1f} GB"
     return (
-        f"Recomputed on {provenance['date']} with seed {provenance['seed']} ({kind}, {provenance['seconds']:.0f} s on "
-        f"{provenance['cores']} cores{peak}): {versions}.{less}"
+        f"Recomputed on {provenance['date']} with seed {provenance['seed']} ({kind}, {provenance['seconds']:.0f} s by "
+        f"the clock, {provenance['cpu_seconds']:.0f} s of computing on {provenance['cores']} cores{peak}): {versions}.{less}"
     )
 
 

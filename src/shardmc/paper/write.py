@@ -112,7 +112,8 @@ def _origin(provenance: dict[str, Any]) -> str:
     peak = "" if memory is None else f", at most {memory:.1f} GB"
     return (
         f"Recomputed on {provenance['date']} with seed {provenance['seed']} ({kind}, {provenance['seconds']:.0f} s by "
-        f"the clock, {provenance['cpu_seconds']:.0f} s of computing on {provenance['cores']} cores{peak}): {versions}.{less}"
+        f"the clock, {provenance['cpu_seconds']:.0f} s of computing on {provenance['cores']} cores{peak}): "
+        f"{versions}.{less}"
     )
 
 

@@ -157,18 +157,12 @@ def ess(values: np.ndarray) -> float:
     return float(array_stats.ess(values.reshape(1, -1), chain_axis=0, draw_axis=1, method="mean"))
 
 
-def compare(case: str, data: pd.DataFrame, draws: int) -> list[object]:
-    family, options = CASES[case]
-    response = case.partition(",")[0]
+def compare(
+    case: str, formula: str, family: str, options: dict[str, str], data: pd.DataFrame, draws: int
+) -> list[object]:
+    """One row of the table: a formula's posterior next to that of NUTS on all rows."""
     start = time.perf_counter()
-    posterior = glm(
-        f"{response} ~ age + log_income + region + age:log_income",
-        data,
-        family,
-        draws=draws,
-        seed=2,
-        **options,
-    )
+    posterior = glm(formula, data, family, draws=draws, seed=2, **options)
     seconds = time.perf_counter() - start
     reference, nuts_seconds = nuts(design_of(posterior), data, 1_000 if draws < 5_000 else 3_000)
     ours = posterior.flat()
@@ -199,7 +193,9 @@ def main() -> None:
     data = simulate(num_rows)
     rows = []
     for case in [arguments.only] if arguments.only else CASES:
-        rows.append(compare(case, data, draws))
+        family, options = CASES[case]
+        formula = f"{case.partition(',')[0]} ~ age + log_income + region + age:log_income"
+        rows.append(compare(case, formula, family, options, data, draws))
         print(rows[-1], flush=True)
     text = (
         "# Families against full-data NUTS\n\n"

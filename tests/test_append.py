@@ -141,6 +141,14 @@ def test_many_new_rows_are_a_reason_to_fit_again(model, sampler, first):
     many = linear.rows_of(1, 2_500)
     both = shardmc.append(first, model, many, sampler=sampler, **OPTIONS)
     assert any("A fit from scratch is due" in note for note in both.notes)
+    # Also where they came in two parts, neither of which is many.
+    halves = [
+        {name: column[part] for name, column in many.items()} for part in (slice(1_250), slice(1_250, None))
+    ]
+    once = shardmc.append(first, model, halves[0], sampler=sampler, **OPTIONS)
+    twice = shardmc.append(once, model, halves[1], sampler=sampler, **OPTIONS)
+    assert not any("A fit from scratch is due" in note for note in once.notes)
+    assert any("There are 2.2 times as many rows" in note for note in twice.notes)
 
 
 def test_the_table_of_shards_stays_small(model, sampler, first):

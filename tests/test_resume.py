@@ -12,10 +12,12 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import shardmc
-from shardmc.errors import RunError
+from shardmc.errors import DataError, RunError
 from shardmc.model.precision import double_precision
 from shardmc.store.status import status
 
@@ -251,6 +253,37 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(small_disk, 
     after = interrupted.written(small_disk / "run")
     assert {name: after[name] for name in before} == before
     np.testing.assert_array_equal(posterior.theta, undisturbed.theta)
+
+
+def test_a_part_that_is_missing_or_truncated_stops_a_resumed_run_and_costs_nothing(tmp_path):
+    model = shardmc.Model(
+        lambda params, rows: -0.5 * (rows["y"] - params["mu"]) ** 2,
+        lambda params: -0.5 * params["mu"] ** 2 / 100,
+        {"mu": ()},
+    )
+    _, rows = interrupted.problem()
+    (tmp_path / "rows").mkdir()
+    for part, values in enumerate(np.split(rows, 3)):
+        pq.write_table(pa.table({"y": values}), tmp_path / "rows" / f"part-{part}.parquet")
+
+    def run():
+        options = {"shards": 4, "draws": 40, "sampler": "independence", "check": False}
+        return shardmc.fit(model, tmp_path / "rows", run_dir=tmp_path / "run", **options)
+
+    posterior, before = run(), interrupted.written(tmp_path / "run")
+    part = tmp_path / "rows" / "part-1.parquet"
+    content = part.read_bytes()
+    part.unlink()
+    with pytest.raises(
+        RunError, match=r"is of another run: data is .* plan rows is 2400 there and 1600 here"
+    ):
+        run()
+    part.write_bytes(content[:-100])
+    with pytest.raises(DataError, match=r"Parquet file 'part-1\.parquet' cannot be read"):
+        run()
+    part.write_bytes(content)
+    np.testing.assert_array_equal(run().theta, posterior.theta)
+    assert interrupted.written(tmp_path / "run") == before
 
 
 def failing(marker):

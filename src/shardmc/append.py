@@ -39,7 +39,7 @@ from shardmc.types import Engine, Frame, Located, Mode, Progress
 _STEPS = 10
 _PURPOSE = 5  # of the seed, beside those of fit
 _MUCH = 2.0
-"""Growth of the number of rows from which on a fit from scratch is advised."""
+"""Growth of the number of rows, since the last fit from scratch, from which on another is advised."""
 
 
 def append(
@@ -113,6 +113,7 @@ def append(
     blocks = clock("split", source.split, Partition(count, weights=weights), seed)
     old_blocks = _old_blocks(old_data, bound, old_weights, earlier, seed)
     growth = (old_rows + blocks.num_rows) / old_rows
+    fitted_rows = int(earlier.plan.get("fitted_rows", old_rows))
 
     mode = clock("locate", locate_with_earlier, bound, old_mode, old_blocks, blocks, engine)
     arrived = _kept(bound, Rescaled(blocks, growth / (growth - 1)), mode, keep, engine, clock)
@@ -157,7 +158,7 @@ def append(
         curvature=mode.curvature,
         certificate=judged.certificate,
         findings=judged.findings,
-        notes=(*_notes(growth, old_blocks), *sampled.notes, *result.notes),
+        notes=(*_notes(growth * old_rows / fitted_rows, old_blocks), *sampled.notes, *result.notes),
         plan={
             **earlier.plan,
             "rows": int(sizes.sum()),
@@ -166,6 +167,7 @@ def append(
             "seed": seed,
             "kept_rows": arrived.num_kept,
             "appended_rows": blocks.num_rows,
+            "fitted_rows": fitted_rows,
         },
         seconds=clock.seconds,
         passes=clock.passes,
@@ -351,7 +353,7 @@ def _notes(growth: float, old_blocks: Blocks | None) -> tuple[str, ...]:
         )
     if growth > _MUCH:
         notes.append(
-            f"There are {growth:.1f} times as many rows as the reused draws are of; their skewness is still that of "
-            "the old rows. A fit from scratch is due."
+            f"There are {growth:.1f} times as many rows as at the last fit from scratch, and the skewness of its draws "
+            "is still that of its rows. A fit from scratch is due."
         )
     return tuple(notes)

@@ -11,6 +11,7 @@ import pytest
 from shardmc.data import Partition, as_source
 from shardmc.engine import Dask, Local
 from shardmc.errors import OptionError
+from shardmc.model.precision import double_precision
 
 SIZES = (5, 9, 7, 9, 4, 8, 6)
 
@@ -220,16 +221,21 @@ def test_a_program_with_large_constants_travels_once_per_worker(client, monkeypa
     assert sum(size > 100_000 for size in sizes) == 1
 
 
-def test_workers_compute_in_the_precision_of_the_caller(client):
-    from shardmc.model.precision import double_precision
-
+@pytest.mark.parametrize("kind", ["arrays", "files"])
+def test_rows_and_results_have_the_precision_of_the_caller(engine, kind, tmp_path):
     def program(rows, weights, shard, shared):
-        return jnp.asarray(1.0) + shared
+        return jnp.sum(weights * rows["x"]) + jnp.asarray(2.0**-42) * shared
 
+    data = {"x": 1 + 2.0**-40 * np.arange(16)}  # in single precision all are 1
+    if kind == "files":
+        pq.write_table(pa.table(data), tmp_path / "rows.parquet")
     with double_precision():
-        blocks = as_source({"x": np.ones(16)}).split(Partition(2), seed=0)
-        results = dict(Dask(client).map(program, blocks, None, np.float64(2**-40)))
-    assert [float(results[shard]) - 1 for shard in (0, 1)] == [2**-40] * 2
+        source = as_source(tmp_path / "rows.parquet" if kind == "files" else data, memory=0)
+        blocks = source.split(Partition(3), seed=0).keep([np.array([0])] * 3)
+        results = dict(engine.map(program, blocks, None, np.float64(3)))
+    total = sum(blocks.shares[shard] * value for shard, value in results.items())
+    assert {value.dtype for value in results.values()} == {np.dtype(np.float64)}
+    assert total == pytest.approx(data["x"].sum() + 3 * 2.0**-42, abs=1e-14)
 
 
 def test_xla_has_as_many_threads_as_its_worker(client):

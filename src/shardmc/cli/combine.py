@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Files = Annotated[list[Path], typer.Argument(help="Draws of the shards, one netCDF or CSV file each.")]
 Shares = Annotated[str | None, typer.Option(help="The shards' shares, e.g. 0.5,0.3,0.2; equal unless given.")]
@@ -25,14 +28,20 @@ def combine(
     The draws must be of the subposteriors that the method combines: rescaled ones (likelihood to the power
     1 / share) for recenter, swiss, mposterior and wasserstein; fractional ones (posterior to the power share) for
     consensus, product and weierstrass.
+
+    Files that sample_shard wrote say their shares and modes themselves; the result is then a posterior with
+    diagnostics, which `shardmc report` shows.
     """
     from rich.console import Console
     from rich.text import Text
 
     import shardmc
 
-    result = shardmc.combine(_existing(files), method, shares=_shares(shares), seed=seed)
     console = Console()
+    if _are_sites(_existing(files)):
+        _combine_sites(console, files, out, method, shares, seed)
+        return
+    result = shardmc.combine(_existing(files), method, shares=_shares(shares), seed=seed)
     result.save(out)
     console.print(
         Text(
@@ -78,6 +87,39 @@ def compare(
     for method, notes in result.notes.items():
         for note in notes:
             console.print(Text(f"{method}: {note}"))
+
+
+def _are_sites(files: list[str]) -> bool:
+    """Whether all files are those of sites; some of them alone cannot be combined with others."""
+    from shardmc.errors import DataError
+    from shardmc.store.site import is_site_file
+
+    sites = [file for file in files if file.endswith(".nc") and is_site_file(file)]
+    if sites and len(sites) < len(files):
+        other = next(file for file in files if file not in sites)
+        raise DataError(
+            f"{sites[0]} was written by sample_shard and {other} was not; combine files of one kind only."
+        )
+    return bool(sites)
+
+
+def _combine_sites(
+    console: Console, files: list[Path], out: Path, method: str, shares: str | None, seed: int
+) -> None:
+    from rich.text import Text
+
+    from shardmc.cli.console import show_posterior
+    from shardmc.errors import OptionError
+    from shardmc.federate import combine_sites
+
+    if shares is not None:
+        raise OptionError(
+            "--shares is not for files that sample_shard wrote: they say their shares themselves."
+        )
+    posterior = combine_sites(files, combiner=method, seed=seed)
+    posterior.save(out)
+    show_posterior(console, posterior)
+    console.print(Text(f"Wrote {out}."))
 
 
 def _names(result) -> str:

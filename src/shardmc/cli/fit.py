@@ -9,7 +9,7 @@ import typer
 
 
 def fit(
-    rows: Annotated[str, typer.Argument(help="A Parquet file or folder, or a CSV file.")],
+    rows: Annotated[str, typer.Argument(help="A Parquet file or folder, or a CSV file: a path or a URL.")],
     formula: Annotated[str, typer.Argument(help='For example "y ~ x1 + C(region) + x1:x2".')],
     family: Annotated[
         str,
@@ -40,7 +40,18 @@ def fit(
     combiner: Annotated[str, typer.Option(help="recenter, consensus, swiss, ...")] = "recenter",
     engine: Annotated[str, typer.Option(help="local or dask.")] = "local",
     scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask scheduler, for --engine dask.")
+        str | None,
+        typer.Option(
+            help="Address of a Dask scheduler, for --engine dask; without it workers start on this machine."
+        ),
+    ] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(min=0, help="GB of rows to hold in memory; larger tables are read shard by shard."),
+    ] = None,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(help="A folder for the shards of larger tables; with Dask one that all workers see."),
     ] = None,
     drop_missing: Annotated[
         bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")
@@ -57,13 +68,14 @@ def fit(
 
     from shardmc.cli.console import show_posterior
     from shardmc.cli.progress import StageBars
+    from shardmc.data import as_source
     from shardmc.glm import glm
 
     console = Console()
     with StageBars() as bars:
         posterior = glm(
             formula,
-            rows,
+            as_source(rows, memory=None if memory is None else int(memory * 1e9), scratch=scratch),
             family=family,
             priors=_priors(prior or []),
             offset=offset,
@@ -129,10 +141,12 @@ def _engine(name: str, scheduler: str | None):
         return None
     if name != "dask":
         raise unknown("engine", name, ("local", "dask"))
-    try:
-        from dask.distributed import Client
-    except ImportError:
-        raise OptionError("--engine dask needs Dask: pip install 'shardmc[dask]'.") from None
     from shardmc.engine import Dask
 
-    return Dask(Client(scheduler) if scheduler else Client())
+    if scheduler is not None:
+        return Dask(scheduler)
+    try:
+        from distributed import Client
+    except ImportError:
+        raise OptionError("--engine dask needs Dask: pip install 'shardmc[dask]'.") from None
+    return Dask(Client(threads_per_worker=1, dashboard_address=":0", set_as_default=False))

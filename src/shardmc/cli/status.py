@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+_FEW = 12
+
 
 def status(run: Annotated[Path, typer.Argument(help="A run folder, as made by --out or run_dir=.")]) -> None:
     """Show what of a run is done, what failed and why."""
@@ -23,13 +25,17 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder, as made by --
     console.print(Text(f"Plan: {plan}."))
     if found.owner is not None and found.running:
         console.print(Text(f"A process is at work on it: {found.owner}."))
+    elif found.owner is not None:
+        ended = "ended before it was finished" if found.running is False else "may or may not still run"
+        console.print(Text(f"The last at work on it was {found.owner}, which {ended}."))
     for shard, reason in found.failed.items():
         console.print(Text(f"Shard {shard} failed: {reason}"))
-    for shard, reason in dict(found.damaged).items():
+    for shard, reason in found.damaged.items():
         console.print(Text(f"Shard {shard}'s file is damaged and will be computed again: {reason}"))
     if found.missing:
+        shown = ", ".join(map(str, found.missing[:_FEW])) + (", ..." if len(found.missing) > _FEW else "")
         console.print(
             Text(
-                f"{len(found.missing)} shards are missing; the same call with this folder goes on with them."
+                f"{len(found.missing)} are not computed yet ({shown}); the same call with this folder goes on."
             )
         )

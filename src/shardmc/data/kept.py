@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,10 +18,14 @@ from shardmc.errors import OptionError
 class Kept:
     """Kept rows, and where in their own shards they are, to be given weight 0 there."""
 
-    rows: Rows  # (padded, ...) on the device
+    rows: Rows  # (padded, ...) on the device; in a copy from another process, NumPy's
     weights: jax.Array  # (padded,) the user's own weights or ones, 0 for padding
     positions: np.ndarray  # (shard, most) int32; `capacity` for none
     count: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        # In a process that JAX has in single precision, a pickled JAX array would come back in it.
+        return {**self.__dict__, "rows": jax.device_get(self.rows), "weights": jax.device_get(self.weights)}
 
 
 Gather = Callable[[np.ndarray, np.ndarray], tuple[Rows, np.ndarray | jax.Array | None]]

@@ -93,8 +93,8 @@ class StreamBlocks(Blocks):
 
     def _lost(self, reason: str) -> DataError:
         return DataError(
-            f"Rows dealt to shards in {str(self.scratch.path)!r} can no longer be read ({reason}); "
-            "start again, and leave that folder alone while a run uses it."
+            f"Rows dealt to shards in {str(self.scratch.path)!r} can no longer be read ({reason}); start again, and "
+            "leave that folder alone while a run uses it. On a cluster, name a scratch folder that all workers see."
         )
 
     def keep(self, positions: Sequence[np.ndarray]) -> StreamBlocks:

@@ -17,6 +17,7 @@ import numpy as np
 
 from shardmc.data.batch import Blocks
 from shardmc.errors import OptionError, SamplingError
+from shardmc.model.precision import Precision
 from shardmc.types import Engine
 
 if TYPE_CHECKING:
@@ -294,7 +295,12 @@ def _connected(client: Client | str) -> Client:
     except ImportError as error:
         raise OptionError("Dask is not installed; install shardmc with its extra: shardmc[dask].") from error
     if isinstance(client, str):
-        return Client(client, set_as_default=False)
+        try:
+            return Client(client, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise OptionError(
+                f"There is no Dask scheduler at {client!r} that answers; an address is like tcp://host:8786."
+            ) from error
     if not isinstance(client, Client) or client.asynchronous:
         kind = "an asynchronous Client" if isinstance(client, Client) else type(client).__name__
         raise OptionError(f"Dask takes a distributed.Client or the address of a scheduler, not {kind}.")
@@ -311,7 +317,7 @@ def _grouped(shards: Sequence[int], size: int) -> list[list[int]]:
 
 
 def _errand(program: Callable[..., Any], shared: Any) -> Any:
-    from shardmc.engine.worker import Errand, Precision
+    from shardmc.engine.worker import Errand
 
     return Errand(_pickled(program), jax.tree.map(_on_host, shared), Precision.here())
 

@@ -17,6 +17,7 @@ from jax import lax
 
 from shardmc.data.batch import Batch, Blocks
 from shardmc.errors import OptionError
+from shardmc.model.precision import Precision
 from shardmc.types import Engine
 
 
@@ -86,11 +87,13 @@ class Local(Engine):
         # The same for every call on these blocks, so that each program is compiled for one size only.
         size = self.batch or _default_batch(blocks, workers)
         width = min(self.width or _default_width(blocks), size)
+        precision = Precision.here()  # a setting of this thread, which those of the pool do not have
 
         def call(names: Sequence[int], batch: Batch) -> tuple[Sequence[int], Any]:
             index = np.asarray([*names, *[names[-1]] * (batch.num_shards - len(names))])
             mine = jax.tree.map(lambda a: np.asarray(a)[index], per_shard)
-            return names, jax.device_get(run_batch(program, width, batch, mine, shared, len(names)))
+            with precision.applied():
+                return names, jax.device_get(run_batch(program, width, batch, mine, shared, len(names)))
 
         pool = ThreadPoolExecutor(workers, thread_name_prefix="shardmc")
         pending: deque[Future[tuple[Sequence[int], Any]]] = deque()

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from distributed import Worker, WorkerPlugin
 
 from shardmc.data.batch import Batch, Blocks
 from shardmc.engine.local import run_batch
+from shardmc.model.precision import Precision
 
 
 class Threads(WorkerPlugin):
@@ -37,30 +36,6 @@ class Threads(WorkerPlugin):
 
 
 @dataclass(frozen=True)
-class Precision:
-    """The settings of JAX that change numbers; a worker computes with those of the driver."""
-
-    double: bool
-    matmul: str | None
-
-    @staticmethod
-    def here() -> Precision:
-        return Precision(jnp.result_type(float) == jnp.float64, jax.config.jax_default_matmul_precision)  # type: ignore[attr-defined]
-
-    def applied(self) -> Sequence[AbstractContextManager[Any]]:
-        """Contexts for this thread; the process's own configuration is left alone."""
-        return _double(self.double), jax.default_matmul_precision(self.matmul)
-
-
-def _double(enabled: bool) -> AbstractContextManager[Any]:
-    if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(enabled)
-    from jax.experimental import enable_x64  # pyright: ignore - where JAX had it before 0.8
-
-    return enable_x64(enabled)
-
-
-@dataclass(frozen=True)
 class Errand:
     """What all tasks of one `map` have in common."""
 
@@ -68,12 +43,14 @@ class Errand:
     shared: Any
     precision: Precision
 
-    def run(self, batch: Batch, per_shard: Any, count: int) -> Any:
-        """Results of the first `count` shards of a batch, stacked, in the memory of the host."""
+    def run(self, make_batch: Callable[[], Batch], per_shard: Any, count: int) -> Any:
+        """Results of the first `count` shards of a batch, stacked, in the memory of the host.
+
+        The batch is made here: its arrays, too, have the caller's precision.
+        """
         program = unpickled(self.program)
-        first, second = self.precision.applied()
-        with first, second:
-            stacked = jax.device_get(run_batch(program, 1, batch, per_shard, self.shared, count))
+        with self.precision.applied():
+            stacked = jax.device_get(run_batch(program, 1, make_batch(), per_shard, self.shared, count))
         return jax.tree.map(lambda a: a[:count], stacked)
 
 
@@ -83,15 +60,19 @@ def run_rows(
     """Run shards whose rows were sent: `header` is their batch without rows."""
     kept_rows, kept_weights = (None, None) if kept is None else kept
     batch = replace(header, rows=rows[0], row_weights=rows[1], kept_rows=kept_rows, kept_weights=kept_weights)
-    return errand.run(batch, per_shard, count)
+    return errand.run(lambda: batch, per_shard, count)
 
 
 def run_files(
     errand: Errand, blocks: Blocks, shards: Sequence[int], size: int, per_shard: Any, count: int
 ) -> Any:
     """Run shards whose rows this worker reads itself."""
-    ((_, batch),) = blocks.batches(shards, size)
-    return errand.run(batch, per_shard, count)
+
+    def read() -> Batch:
+        ((_, batch),) = blocks.batches(shards, size)
+        return batch
+
+    return errand.run(read, per_shard, count)
 
 
 def held(content: bytes) -> Any:

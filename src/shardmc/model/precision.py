@@ -1,21 +1,51 @@
-"""Double precision for some lines of this thread, without touching JAX's global configuration."""
+"""Settings of JAX that change numbers, for some lines of one thread: its global configuration is never touched."""
 
-from contextlib import AbstractContextManager
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
-def double_precision() -> AbstractContextManager[Any]:
-    """A context in which JAX computes in float64.
+def double_precision(enabled: bool = True) -> AbstractContextManager[Any]:
+    """A context in which JAX computes in float64, or in float32.
 
-    >>> import jax.numpy as jnp
     >>> with double_precision():
     ...     print(jnp.zeros(1).dtype)
     float64
     """
     if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(True)
+        return jax.enable_x64(enabled)
     from jax.experimental import enable_x64  # pyright: ignore - where JAX had it before 0.8
 
-    return enable_x64()
+    return enable_x64(enabled)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The settings of JAX that change numbers: other threads and processes compute with those of the caller.
+
+    >>> with double_precision():
+    ...     precision = Precision.here()
+    >>> with precision.applied():
+    ...     print(jnp.zeros(1).dtype)
+    float64
+    """
+
+    double: bool
+    matmul: str | None
+
+    @staticmethod
+    def here() -> Precision:
+        """Those of this thread."""
+        return Precision(jnp.result_type(float) == jnp.float64, jax.config.jax_default_matmul_precision)  # type: ignore[attr-defined]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Apply them to this thread."""
+        with double_precision(self.double), jax.default_matmul_precision(self.matmul):
+            yield

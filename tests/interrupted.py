@@ -75,7 +75,7 @@ def main(folder: Path, kills: int, seed: int) -> None:
     moments = random.Random(seed)
     for _ in range(kills):
         # As many events as reach, from here, into the sampling of some shards but hardly of all.
-        reach = 12 if (folder / "located.npz").exists() else 24
+        reach = 9 if (folder / "located.npz").exists() else 24
         start_and_kill(folder, moments.randrange(1, reach), moments.uniform(0, 0.02))
         print(json.dumps(written(folder)), flush=True)
     posterior = run(folder)

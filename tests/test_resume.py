@@ -29,7 +29,7 @@ interrupted = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(interrupted)
 
 NUM_SHARDS = interrupted.NUM_SHARDS
-KILLS = int(os.environ.get("SHARDMC_KILLS", "4"))
+KILLS = 20
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,6 @@ def folder(finished, tmp_path) -> Path:
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's.")
 def test_a_driver_killed_at_random_moments_loses_nothing(tmp_path, undisturbed):
-    """SHARDMC_KILLS=20 kills it twenty times."""
     environment = {
         **os.environ,
         "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
@@ -64,7 +63,7 @@ def test_a_driver_killed_at_random_moments_loses_nothing(tmp_path, undisturbed):
     seen = list(map(json.loads, shown.splitlines()))
     assert len(seen) == KILLS + 1
     assert len(seen[-1]) == NUM_SHARDS
-    assert any(0 < len(files) < NUM_SHARDS for files in seen), "no kill came while shards were sampled"
+    assert sum(0 < len(files) < NUM_SHARDS for files in seen) > 3, "few kills came while shards were sampled"
     for files in seen:
         assert all(seen[-1][name] == written for name, written in files.items()), "a shard was computed twice"
     np.testing.assert_array_equal(np.load(tmp_path / "theta.npy"), undisturbed.theta)

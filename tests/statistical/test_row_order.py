@@ -1,4 +1,4 @@
-"""The order of the rows in a file does not matter: sorted by the response it gives the posterior of the shuffled file."""
+"""The order of the rows in a file does not matter: sorted by the response it gives the same posterior as shuffled."""
 
 import jax
 import numpy as np
@@ -46,9 +46,9 @@ def fit_in_order(model, table, order, folder, **options):
 def differ(first, second) -> bool:
     """Whether two sets of draws are of different posteriors, by means and standard deviations.
 
-    With effective sizes n and m the difference of the means has covariance V (1/n + 1/m), that of a logarithmic standard
-    deviation variance (1/n + 1/m) / 2. The effective sizes are taken at half of what was estimated, which makes the
-    level conservative; the three tests share it.
+    With effective sizes n and m the difference of the means has covariance V (1/n + 1/m), that of the logarithms of a
+    standard deviation variance (1/n + 1/m) / 2. The effective sizes are taken at half of what was estimated, which
+    makes the level conservative; the three tests share it.
     """
     noise = sum(2 / p.summary()["ess"].min() for p in (first, second))
     gap = first.theta.mean(axis=0) - second.theta.mean(axis=0)

@@ -35,7 +35,8 @@ class Scratch:
                 self.path = Path(tempfile.mkdtemp(prefix="shardmc-rows-"))
                 self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
             else:
-                self.path = Path(place) / hashlib.sha256(key.encode()).hexdigest()[:16]
+                # A worker that reads the files may have another working directory.
+                self.path = Path(place).absolute() / hashlib.sha256(key.encode()).hexdigest()[:16]
                 self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -20,7 +21,7 @@ class Elsewhere(Blocks):
     sizes: np.ndarray
     parts: np.ndarray  # (shard,) in proportion to the shares
 
-    @property
+    @cached_property
     def shares(self) -> np.ndarray:
         return self.parts / self.parts.sum()
 

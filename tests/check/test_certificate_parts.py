@@ -95,6 +95,8 @@ def test_storing_as_json():
     mode = gaussian_mode()
     certificate = certified(3 * exact(mode, 2_000, rng), mode, rng)
     again = Certificate.from_dict(json.loads(json.dumps(certificate.to_dict())))
+    assert repr(again) == repr(certificate)
+    assert certificate.sentence in repr(certificate)
     assert again.to_dict() == certificate.to_dict()
     assert again.verdicts == certificate.verdicts
     values = exact(mode, 10, rng)

@@ -34,6 +34,11 @@ class Certificate(Measured):
     mendable: bool = True
     """Whether its errors are known as those of mean and covariance, so that `polish` may mend them."""
 
+    def __repr__(self) -> str:
+        return (
+            f"Certificate({self.sentence} From {self.num_gradients} gradients and {self.num_draws:,} draws.)"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, numbers and strings, as JSON can hold them."""
         return {name: _plain(value) for name, value in asdict(self).items()}

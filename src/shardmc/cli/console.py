@@ -22,13 +22,14 @@ def frame_table(
     frame: pd.DataFrame, title: str, sd: str = "sd", digits: dict[str, str] | None = None
 ) -> Table:
     """A table of numbers, right-aligned, with as many decimals as give the row's `sd` three significant digits."""
-    formats = {"ess": ",.0f", "r_hat": ".3f", "mean_error": "+.3f", "sd_ratio": ".3f", **(digits or {})}
+    formats = {"ess": ",.0f", "r_hat": ".3f", "mean_error": "+.2f", "sd_ratio": ".2f", **(digits or {})}
     table = Table(
         title=title,
         title_justify="left",
         header_style="bold",
         box=SIMPLE_HEAD,
         pad_edge=False,
+        show_edge=False,
         padding=(0, 1, 0, 0),
     )
     # Where a line is too short for all, names are folded: a number that is cut off would be another number.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,25 +108,34 @@ def judge(
     The certificate's gradients of the log posterior are those of the blocks, or what `score` says of points.
     """
     names = model.names
-    chains = diagnose(
-        [c.theta for c in sampled.chains],
-        np.array([c.acceptance for c in sampled.chains]),
-        np.array([c.divergences for c in sampled.chains]),
-        names,
-    )
-    findings = list(chains.findings)
+    with ThreadPoolExecutor(1) as pool:
+        # The chains are looked at while the device is busy with the gradients.
+        diagnosis = pool.submit(
+            diagnose,
+            [c.theta for c in sampled.chains],
+            np.array([c.acceptance for c in sampled.chains]),
+            np.array([c.divergences for c in sampled.chains]),
+            names,
+        )
+        certificate, certified_at, passes = None, None, 0.0
+        if certified and located is not None:
+            known = score or (lambda points: gradients(model, blocks, located.mode, points, engine))
+            certificate, certified_at = certify_result(
+                model,
+                known,
+                located.mode,
+                result,
+                np.random.default_rng([seed, 4]),
+                lambda: diagnosis.result().total_ess,
+            )
+            passes = float(CERTIFIED_DRAWS)
+        chains = diagnosis.result()
+    findings = [*chains.findings, *([] if certificate is None else verdict_findings(certificate))]
     disagreement = None
     if located is not None and located.num_shards > 1:
         agreement = agree(located, blocks.sizes, names)
         findings += agreement.findings
         disagreement = agreement.q
-    certificate, certified_at, passes = None, None, 0.0
-    if certified and located is not None:
-        known = score or (lambda points: gradients(model, blocks, located.mode, points, engine))
-        rng, ess = np.random.default_rng([seed, 4]), chains.total_ess
-        certificate, certified_at = certify_result(model, known, located.mode, result, rng, ess)
-        findings += verdict_findings(certificate)
-        passes = float(CERTIFIED_DRAWS)
     most = max(c.theta.shape[0] * c.theta.shape[1] for c in sampled.chains)
     own = np.full((len(sampled.chains), most, model.dim), np.nan)
     for i, c in enumerate(sampled.chains):
@@ -152,16 +162,20 @@ def certify_result(
     mode: Mode,
     result: Result,
     rng: np.random.Generator,
-    ess: np.ndarray,
+    effective: Callable[[], np.ndarray],
     exclude: np.ndarray | None = None,
 ) -> tuple[Certificate, np.ndarray]:
-    """The certificate of a result, and which draws it took the gradients at: none of `exclude`."""
+    """The certificate of a result, and which draws it took the gradients at: none of `exclude`.
+
+    `effective` says how many draws the result is worth, per coordinate; it is asked after the gradients.
+    """
     inside = np.flatnonzero(np.isfinite(result.theta).all(axis=1))
     theta = result.theta[inside]
     shard = None if result.shard is None else result.shard[inside]
     barred = None if exclude is None else np.searchsorted(inside, exclude)
     chosen = choose(theta, shard, min(CERTIFIED_DRAWS, len(theta)), rng, barred)
     scores = score(theta[chosen])
+    ess = effective()
     known = ess if np.isfinite(ess).all() and (ess > 0).all() else None
     certificate = certify(theta, chosen, scores, mode, model.names, ess=known, rng=rng, shard=shard)
     return certificate, inside[chosen]

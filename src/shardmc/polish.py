@@ -56,7 +56,7 @@ def mend(
             located.mode,
             moved,
             rng,
-            certificate.ess,
+            lambda: certificate.ess,
             exclude=used,
         )
         used, passes = np.concatenate([used, chosen]), passes + CERTIFIED_DRAWS

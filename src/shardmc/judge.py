@@ -19,6 +19,8 @@ from shardmc.types import Combiner, Engine, Finding, Located, Mode, ShardDraws
 
 CERTIFIED_DRAWS = 100
 """Draws of which the certificate takes the gradient."""
+_LOOKED_AT = 20_000
+"""Draws, evenly over the shards, that the certificate looks at: their own noise is 0.007 sd, far below its bounds."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,8 @@ def certify_result(
     `effective` says how many draws the result is worth, per coordinate; it is asked after the gradients.
     """
     inside = np.flatnonzero(np.isfinite(result.theta).all(axis=1))
+    if len(inside) > _LOOKED_AT:
+        inside = inside[np.linspace(0, len(inside) - 1, _LOOKED_AT).astype(int)]
     theta = result.theta[inside]
     shard = None if result.shard is None else result.shard[inside]
     barred = None if exclude is None else np.searchsorted(inside, exclude)

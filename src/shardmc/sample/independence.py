@@ -54,7 +54,7 @@ class Independence(Sampler):
         start = (jnp.int32(0), log_weights[0])
         proposed = (jnp.arange(count, dtype=jnp.int32), log_weights, log_uniforms)
         # Unrolled, an accelerator does not start a kernel for every scalar; a CPU would only compile longer.
-        unroll = 1 if jax.default_backend() == "cpu" else 64
+        unroll = 1 if jax.default_backend() == "cpu" else 16
         _, (chosen, accepted) = lax.scan(step, start, proposed, unroll=unroll)
         kept = slice(self.warmup, None)
         acceptance = jnp.mean(accepted[kept].astype(float))

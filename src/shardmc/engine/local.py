@@ -57,7 +57,7 @@ class Local(Engine):
     batch
         Shards per call of the compiled program; chosen from their number unless given.
     workers
-        Calls in flight: by default one per core on a CPU, one on an accelerator.
+        Calls in flight: by default one per core on a CPU, two on an accelerator.
     width
         Shards evaluated side by side inside a call: 1 on a CPU, where one shard fills a core, so that the draws are
         the same to the bit whatever the batch; as many as fill it on an accelerator.
@@ -133,5 +133,5 @@ def _default_width(blocks: Blocks) -> int:
 
 def _default_workers() -> int:
     if jax.default_backend() != "cpu":
-        return 1
+        return 2  # the next call waits on the device while the last one's results travel
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

@@ -68,6 +68,7 @@ def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> No
     console.print(
         frame_table(shown, f"{posterior.num_draws:,} draws from {posterior.shards.num_shards} shards")
     )
+    console.print()
     if len(summary) > most:
         console.print(f"... and {len(summary) - most} more parameters.")
     if posterior.certificate is not None:

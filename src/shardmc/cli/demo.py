@@ -52,6 +52,7 @@ def demo(
             "gap, sd": (ours["mean"] - full["mean"]) / full["sd"],
         }
     )
+    console.print()
     console.print(
         frame_table(
             table,
@@ -60,6 +61,7 @@ def demo(
             digits={"true": "g", "gap, sd": "+.3f"},
         )
     )
+    console.print()
     out.mkdir(parents=True, exist_ok=True)
     path = posterior.save(out / "posterior.nc")
     seconds = sum(posterior.seconds.values())

@@ -43,7 +43,7 @@ def test_demo_writes_a_posterior_that_loads(tmp_path):
     done = run("demo", "--rows", "5000", "--shards", "5", "--draws", "500", "--out", "result", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Certificate" in done.stdout
-    assert "all rows mean" in done.stdout
+    assert "posterior of all rows" in done.stdout
     assert "Wrote result/posterior.nc" in done.stdout
     assert shardmc.load(tmp_path / "result").draws["beta"].shape == (500, 5)
 

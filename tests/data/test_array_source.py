@@ -3,7 +3,6 @@
 import pickle
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import scipy.sparse
 
 from shardmc.data import Partition, as_source
 from shardmc.errors import DataError, OptionError
+from shardmc.model.precision import double_precision
 
 from .conftest import shards_of
 
@@ -39,7 +39,7 @@ def test_types_on_the_device(given, expected):
 
 
 def test_sixty_four_bits_stay_in_x64():
-    with jax.enable_x64(True):
+    with double_precision():
         blocks = split({"x": np.linspace(0, 1, 6), "n": np.arange(6) + 2**40})
         assert blocks.rows["x"].dtype == np.float64
         assert blocks.rows["n"].dtype == np.int64

@@ -8,7 +8,6 @@ import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +16,7 @@ import pytest
 from shardmc.data import Partition, as_source
 from shardmc.data.stream import StreamBlocks
 from shardmc.errors import DataError
+from shardmc.model.precision import double_precision
 
 from .conftest import make_source, shards_of, total_weights
 
@@ -165,7 +165,7 @@ def test_pieces_of_any_size_give_the_same_shards(file, monkeypatch):
 
 
 def test_sixty_four_bits_are_streamed_in_x64(file):
-    with jax.enable_x64(True):
+    with double_precision():
         blocks = split(file, weights="weight").keep([[0]] + [[]] * 6)
         ((_, batch), *_) = blocks.batches([0], 1)
         assert batch.rows["x"].dtype == batch.row_weights.dtype == batch.factors.dtype == np.float64

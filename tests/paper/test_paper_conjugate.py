@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 from scipy.integrate import trapezoid
 
+from shardmc.model.precision import double_precision
 from shardmc.paper import beta_bernoulli, gaussian
 from shardmc.paper.beta import Beta, affine_density, affine_variance, shifted_density
 from shardmc.paper.beta_bernoulli import DataSet
@@ -56,7 +57,7 @@ def test_gaussian_draws_have_the_exact_marginals(y):
 def test_gaussian_modes_are_those_of_the_model(y):
     located = gaussian.located(y, 1)
     model = gaussian.model()
-    with jax.enable_x64(True):
+    with double_precision():
 
         def log_posterior(theta):
             return model.log_prior(theta) + model.log_likelihood(theta, jax.numpy.asarray(y)).sum()

@@ -26,7 +26,7 @@ from shardmc.paper.comparison import (
 from shardmc.paper.printed import TABLE_3
 from shardmc.paper.prose import prose
 from shardmc.paper.result import Call, Claim, Result, Table, scientific
-from shardmc.paper.rivals import THINNING, WS_REASON, combined_draws, rivals, thinned
+from shardmc.paper.rivals import THINNING, combined_draws, rivals, thinned
 from shardmc.types import ShardDraws
 
 NAME = "table-3"
@@ -216,7 +216,6 @@ def _exact_table(rows: list[tuple[Any, ...]]) -> Table:
 
 def _reasons(p: float) -> dict[tuple[str, str], str]:
     others = {("MP", name): _MP_REASON for name in ("CMC", "AR", "WS")}
-    others |= {("WS", name): WS_REASON for name in ("CMC", "AR")}
     return {**others, ("AR", "WS"): _EMPTY_REASON, ("AR", "CMC"): _EMPTY_REASON} if p < 0.005 else others
 
 

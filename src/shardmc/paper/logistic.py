@@ -27,7 +27,7 @@ from shardmc.paper.newton import newton_steps
 from shardmc.paper.printed import TABLE_2
 from shardmc.paper.prose import prose
 from shardmc.paper.result import Call, Claim, Result, Table, scientific
-from shardmc.paper.rivals import THINNING, WS_REASON, combined_draws, rivals, thinned
+from shardmc.paper.rivals import THINNING, combined_draws, rivals, thinned
 from shardmc.types import Mode
 
 NAME = "table-2"
@@ -182,7 +182,6 @@ class _Cells:
                 {method: np.array(values) for method, values in cell.distances[distance].items()},
                 np.array(cell.noise[distance]),
                 TABLE_2[source, num_shards] if printed else {},
-                {("WS", other): WS_REASON for other in ("CMC", "AR")},
             )
             for (source, num_shards), cell in self.cells.items()
         ]

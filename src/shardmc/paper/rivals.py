@@ -11,12 +11,6 @@ from shardmc.types import Combiner, Located, ShardDraws
 PAPER_METHODS = ("CMC", "AR", "WS", "MP")
 """Consensus Monte Carlo, the paper's average of recentred subposteriors, Weierstrass sampler, M-posterior."""
 
-WS_REASON = (
-    "WS keeps pairs of draws that lie close and uses the same draws in many of them, so that its draws are worth "
-    "fewer than equally many of the other methods."
-)
-"""Why the Weierstrass sampler is farther off than in the paper, whose number of kept pairs is not stated."""
-
 THINNING = 4
 """The default's MCMC draws are thinned by this, so that they are compared as independent ones."""
 

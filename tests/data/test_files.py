@@ -30,6 +30,16 @@ def test_any_fsspec_filesystem(name, tmp_path):
     assert len(source.fingerprint) == 64
 
 
+def test_a_folder_of_any_filesystem_is_streamed(tmp_path):
+    make_source("folder", tmp_path)
+    for part in (tmp_path / "parts").iterdir():
+        fsspec.filesystem("memory").pipe_file(f"/elsewhere/parts/{part.name}", part.read_bytes())
+    for location in ("memory://elsewhere/parts", (tmp_path / "parts").as_uri()):
+        blocks = as_source(location, columns=["row"], memory=0).split(Partition(3), 0)
+        assert blocks.portable
+        assert numbers(blocks) == list(range(1003))
+
+
 def test_a_file_url(tmp_path):
     make_source("parquet", tmp_path)
     assert as_source((tmp_path / "rows.parquet").as_uri()).num_rows == 1003

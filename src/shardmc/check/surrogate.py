@@ -69,17 +69,12 @@ def cross_fit(
 def _ridge(kernel: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and dual weights of kernel ridge regression, its penalty chosen by the leave-one-out error."""
     center = targets.mean(axis=0)
-    values, vectors = np.linalg.eigh(kernel)
-    values = np.maximum(values, 0)
-    rotated = vectors.T @ (targets - center)
-    best, best_error = None, np.sum((targets - center) ** 2)
-    for penalty in np.mean(np.diag(kernel)) * np.logspace(-6, 2, 17):
-        shrink = values / (values + penalty)
-        leverage = vectors**2 @ shrink
-        misfit = targets - center - vectors @ (shrink[:, None] * rotated)
-        error = np.sum((misfit / (1 - leverage)[:, None]) ** 2)
-        if error < best_error:
-            best, best_error = penalty, error
-    if best is None:
-        return center, np.zeros(targets.shape)
-    return center, vectors @ (rotated / (values + best)[:, None])
+    centered = targets - center
+    penalties = np.mean(np.diag(kernel)) * np.logspace(-6, 2, 17)
+    # Small inverses, not eigenvectors: for those LAPACK's threads may wait for each other longer than they work.
+    inverses = np.linalg.inv(kernel + penalties[:, None, None] * np.eye(len(kernel)))
+    weights = inverses @ centered  # (penalty, point, output)
+    left_out = weights / np.diagonal(inverses, axis1=1, axis2=2)[:, :, None]
+    errors = np.sum(left_out**2, axis=(1, 2))
+    best = int(errors.argmin())
+    return center, weights[best] if errors[best] < np.sum(centered**2) else np.zeros(targets.shape)

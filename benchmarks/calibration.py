@@ -112,7 +112,6 @@ METHODS = {
     method.name: method
     for method in (
         Method("default, K = 10", {"shards": 10}),
-        Method("default, K = 40", {"shards": 40}),
         Method(
             "Algorithm 1, K = 40",
             {"shards": 40, "combiner": shardmc.Recenter.algorithm_1(), "keep": None},

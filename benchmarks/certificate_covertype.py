@@ -9,6 +9,7 @@ holds all rows.
 from __future__ import annotations
 
 import argparse
+import time
 
 import numpy as np
 from accuracy import moments, reference_draws
@@ -92,6 +93,18 @@ def errors(quick: bool) -> str:
     )
 
 
+class Meter:
+    """Processor seconds of every stage, which do not depend on what else the machine does."""
+
+    def __init__(self) -> None:
+        self.started: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = time.process_time()
+        self.seconds[stage] = now - self.started.setdefault(stage, now)
+
+
 def costs(quick: bool) -> str:
     """Seconds of the check and of the whole; cold: nothing compiled yet, warm: the median of further calls."""
     data = covertype(14, 100_000 if quick else 500_000)
@@ -99,16 +112,22 @@ def costs(quick: bool) -> str:
         return ""
     model, rows = logistic_model(14), []
     for shards in (20,) if quick else (100, 500):
-        runs = [shardmc.fit(model, data, shards=shards, draws=DRAWS, seed=seed).seconds for seed in range(12)]
+        runs = [_metered(model, data, shards, seed) for seed in range(6)]
         rows.append(_cost_row(shards, "cold", runs[:1]))
         rows.append(_cost_row(shards, "warm", runs[1:]))
         print(*rows[-2:], sep="\n", flush=True)
     columns = ("shards", "programs", "calls", "seconds", "of which check", "share", "stages")
     return (
         f"## What it costs\n\nN = {len(data[1]):,}, d = 14, {DRAWS:,} draws, gradients at 100 of them. Medians over "
-        "the calls, also of the share. The check is the certificate, shard agreement and chain diagnostics; the first "
-        f"one of a process also imports arviz-stats.\n\n{table(columns, rows)}\n"
+        "the calls of processor seconds, which both cores count together. The check is the certificate, shard "
+        f"agreement and chain diagnostics.\n\n{table(columns, rows)}\n"
     )
+
+
+def _metered(model, data, shards: int, seed: int) -> dict[str, float]:
+    meter = Meter()
+    shardmc.fit(model, data, shards=shards, draws=DRAWS, seed=seed, progress=meter)
+    return meter.seconds
 
 
 def _cost_row(shards: int, programs: str, runs: list) -> list:

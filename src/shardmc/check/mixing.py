@@ -42,8 +42,8 @@ def _autocovariance(series: np.ndarray) -> np.ndarray:
     """Autocovariances at all lags, (..., lag), by the Fourier transform of the padded series."""
     draws = series.shape[-1]
     size = fft.next_fast_len(2 * draws, real=True)
-    spectrum = fft.rfft(series - series.mean(axis=-1, keepdims=True), size)
-    return fft.irfft(np.abs(spectrum) ** 2, size)[..., :draws] / draws
+    spectrum = np.fft.rfft(series - series.mean(axis=-1, keepdims=True), size)
+    return np.fft.irfft(np.abs(spectrum) ** 2, size)[..., :draws] / draws
 
 
 def _initial_monotone_sum(correlation: np.ndarray) -> np.ndarray:

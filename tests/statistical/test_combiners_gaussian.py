@@ -305,6 +305,20 @@ def test_kernel_products_in_few_dimensions(dim, num_shards):
     assert repeated(problem, run, 1000, 40, variance=1.5) != []
 
 
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("kind", ["semiparametric", "nonparametric"])
+def test_kernel_products_of_many_shards_whose_draws_reach_the_posterior(dim, kind):
+    """A kernel density knows nothing beyond its draws, so the shards lie half as far apart as random ones.
+
+    Their product stays the same: the mean of all precision-weighted means does not change.
+    """
+    problem = gaussian(dim, 100)
+    near = replace(problem, shard_means=(problem.shard_means + problem.mean) / 2)
+    widened = 1 + 1000 ** (-2 / (4 + dim)) if kind == "nonparametric" else 1.0
+    run = lambda draws, rng: Product(kind=kind)(draws, None, rng).values  # noqa: E731
+    assert repeated(near, run, 1000, 20, variance=widened) == []
+
+
 @pytest.mark.parametrize(("dim", "num_shards"), [case for case in CASES if min(case) >= 10])
 @pytest.mark.parametrize("kind", ["semiparametric", "nonparametric"])
 def test_kernel_products_say_that_they_know_little_in_many_dimensions(dim, num_shards, kind):

@@ -52,7 +52,7 @@ def write_rows(path: Path, num_rows: int) -> None:
     writer.close()
 
 
-def fit(path: str, scratch: str, memory: str, draws: int) -> dict[str, object]:
+def fit(path: str, scratch: str, memory: str, shards: str, draws: int) -> dict[str, object]:
     """Fit in this process; its peak memory in bytes, before the fit and after it."""
     from shardmc.data import as_source
     from shardmc.glm import glm
@@ -60,7 +60,8 @@ def fit(path: str, scratch: str, memory: str, draws: int) -> dict[str, object]:
     before = _peak()
     limit = None if memory == "default" else int(memory)
     source = as_source(path, memory=limit, scratch=scratch)
-    posterior = glm(FORMULA, source, "poisson", exposure="exposure", draws=draws, seed=0)
+    count = shards if shards == "auto" else int(shards)
+    posterior = glm(FORMULA, source, "poisson", exposure="exposure", shards=count, draws=draws, seed=0)
     assert posterior.certificate is not None
     return {
         "rows": source.num_rows,
@@ -77,9 +78,9 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def measure(path: Path, memory: str, draws: int) -> dict:
+def measure(path: Path, memory: str, shards: str, draws: int) -> dict:
     with tempfile.TemporaryDirectory(prefix="shardmc-bench-") as scratch:
-        command = [sys.executable, __file__, "--one", str(path), scratch, memory, str(draws)]
+        command = [sys.executable, __file__, "--one", str(path), scratch, memory, shards, str(draws)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         shown = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
     return json.loads(shown.splitlines()[-1])
@@ -88,20 +89,25 @@ def measure(path: Path, memory: str, draws: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="a hundredth of the rows; nothing is written")
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        path, scratch, memory, draws = arguments.one
-        print(json.dumps(fit(path, scratch, memory, int(draws))))
+        *rest, draws = arguments.one
+        print(json.dumps(fit(*rest, int(draws))))
         return
-    scale, draws = (100, 1_000) if arguments.quick else (1, 4_000)
+    scale, draws = (100, 1_000) if arguments.quick else (1, 10_000)
     rows = []
     with tempfile.TemporaryDirectory(prefix="shardmc-bench-") as folder:
-        for num_rows, memory in ((1_000_000, "0"), (10_000_000, "0"), (10_000_000, "default")):
+        # Shards of the same size first, so that what differs is the number of rows alone; then the defaults.
+        for num_rows, memory, shards in (
+            (1_000_000, "0", 100 // scale),
+            (10_000_000, "0", 1_000 // scale),
+            (10_000_000, "default", "auto"),
+        ):
             path = Path(folder) / f"{num_rows}.parquet"
             if not path.exists():
                 write_rows(path, num_rows // scale)
-            found = measure(path, memory, draws)
+            found = measure(path, memory, str(shards), draws)
             rows.append(
                 [
                     f"{found['rows']:,}",

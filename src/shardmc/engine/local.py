@@ -122,7 +122,9 @@ def _results(
 def _default_batch(blocks: Blocks, workers: int) -> int:
     """A few batches per worker, so that all are busy to the end; on an accelerator few large ones."""
     if jax.default_backend() == "cpu":
-        return max(1, min(32, blocks.num_shards // (4 * workers)))
+        # Many small shards share the cost of a call; of large ones a few are enough, and rows may be read for them.
+        most = min(32, max(8, (1 << 18) // blocks.capacity))
+        return max(1, min(most, blocks.num_shards // (4 * workers)))
     return max(1, min(128, blocks.num_shards // 4))
 
 

@@ -147,7 +147,8 @@ Every peer in a process of its own, one after another. *Cold* is from nothing lo
 loading and compiling, and for the samplers on all rows has their adaptation in it. Effective draws (ESS) are those of
 the worst parameter, chain by chain. KL is the Gaussian divergence of mean and covariance from a long run on all rows,
 next to what so many draws would give if they were exact. Passes are evaluations of every row, of shards of their own
-part. Samplers on all rows had a limited time: their rates are as measured.
+part. Samplers on all rows had a limited time, and with it few draws to adapt: their rates are as measured, and those
+of a run of hours would be better where they took very many steps a draw.
 """
 
 
@@ -230,7 +231,7 @@ def collect(arguments: argparse.Namespace, cases: dict) -> list[dict]:
             if not path.exists():
                 command = [sys.executable, __file__, "--one", name, method, str(path)]
                 command += ["--seconds", str(arguments.seconds), *["--quick"] * arguments.quick]
-                limit = 10 * arguments.seconds + 300
+                limit = 4 * arguments.seconds + 120
                 _run(command, path, name, method, limit)
             if path.exists():
                 results.append(json.loads(path.read_text()))

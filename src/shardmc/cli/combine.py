@@ -50,7 +50,7 @@ def combine(
     )
     for note in result.notes:
         console.print(Text(f"note: {note}"))
-    console.print(Text(f"Wrote {out}."))
+    console.print(Text(f"Wrote {out}."), soft_wrap=True)
 
 
 def compare(
@@ -119,7 +119,7 @@ def _combine_sites(
     posterior = combine_sites(files, combiner=method, seed=seed)
     posterior.save(out)
     show_posterior(console, posterior)
-    console.print(Text(f"Wrote {out}."))
+    console.print(Text(f"Wrote {out}."), soft_wrap=True)
 
 
 def _names(result) -> str:

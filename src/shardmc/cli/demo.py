@@ -65,7 +65,7 @@ def demo(
     out.mkdir(parents=True, exist_ok=True)
     path = posterior.save(out / "posterior.nc")
     seconds = sum(posterior.seconds.values())
-    console.print(f"Wrote {path} after {seconds:.1f} s (compilation included).")
+    console.print(f"Wrote {path} after {seconds:.1f} s (compilation included).", soft_wrap=True)
 
 
 def simulate(rows: int, seed: int):

@@ -102,7 +102,7 @@ def fit(
         console.print(Text("Priors: " + ", ".join(f"{k} ~ {v}" for k, v in shown) + more + "."))
     if report:
         posterior.report(out / "report.html")
-    console.print(Text(f"Wrote {out}/posterior.nc{' and report.html' if report else ''}."))
+    console.print(Text(f"Wrote {out}/posterior.nc{' and report.html' if report else ''}."), soft_wrap=True)
 
 
 def _priors(given: list[str]) -> dict[str, str] | None:

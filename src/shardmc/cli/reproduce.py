@@ -37,4 +37,4 @@ def reproduce(
     for path in written:
         if path.suffix == ".md":
             console.print(Text(path.read_text()), soft_wrap=True)
-    console.print(Text(f"Wrote {len(written)} files; open {written[-1]}."))
+    console.print(Text(f"Wrote {len(written)} files; open {written[-1]}."), soft_wrap=True)

@@ -125,7 +125,7 @@ def report(results: list[dict]) -> str:
         text += f"\nReference: {truth['draws']:,} draws, smallest effective number {truth['ess']:,.0f}. "
         notes = [f"{m}: {runs[m]['note']}" for m in METHOD_NAMES if runs.get(m, {}).get("note")]
         text += "; ".join(n.rstrip(".") for n in notes + failed) + ".\n" + _ratios(runs)
-    return text
+    return text + "\n![Effective draws a second, case by case](peers.svg)\n"
 
 
 COLUMNS = (

@@ -150,7 +150,7 @@ def describe(rows: list[Point], shards: dict[int, tuple[list[Point], Point]], di
         text += f"\n## Parameters\n\nSeconds grow like d to the power {slope:.2f}.\n\n" + table(
             COLUMNS, map(_row, dims)
         )
-    return text
+    return text + "\n![Seconds against rows, shards and parameters](scaling.svg)\n"
 
 
 def plot(rows: list[Point], shards: dict[int, tuple[list[Point], Point]], dims: list[Point]) -> None:

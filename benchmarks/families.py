@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -184,15 +186,32 @@ def compare(
     ]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for."""
+
+    cases: list[str]
+    num_rows: int
+    draws: int
+    prints_only: bool
+
+    @staticmethod
+    def of(description: str | None, cases: Iterable[str]) -> Asked:
+        parser = argparse.ArgumentParser(description=description)
+        parser.add_argument("--quick", action="store_true", help="few rows and draws; writes nothing")
+        parser.add_argument("--only", choices=list(cases), help="one case; writes nothing")
+        given = parser.parse_args()
+        num_rows, draws = (4_000, 2_000) if given.quick else (20_000, 10_000)
+        only = given.only is not None
+        return Asked([given.only] if only else list(cases), num_rows, draws, given.quick or only)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few rows and draws; writes nothing")
-    parser.add_argument("--only", choices=list(CASES))
-    arguments = parser.parse_args()
-    num_rows, draws = (4_000, 2_000) if arguments.quick else (20_000, 10_000)
+    asked = Asked.of(__doc__, CASES)
+    num_rows, draws = asked.num_rows, asked.draws
     data = simulate(num_rows)
     rows = []
-    for case in [arguments.only] if arguments.only else CASES:
+    for case in asked.cases:
         family, options = CASES[case]
         formula = f"{case.partition(',')[0]} ~ age + log_income + region + age:log_income"
         rows.append(compare(case, formula, family, options, data, draws))
@@ -205,7 +224,7 @@ def main() -> None:
         "largest Monte Carlo standard error of such a difference. Times include compilation and what else the "
         "machine had to do.\n\n" + table(COLUMNS, rows)
     )
-    publish("families.md", text, arguments.quick or arguments.only is not None)
+    publish("families.md", text, asked.prints_only)
 
 
 if __name__ == "__main__":

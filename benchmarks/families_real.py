@@ -7,14 +7,13 @@ Prints and writes docs/benchmarks/families_real.md, with the columns of benchmar
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from datasets import data_file
-from families import COLUMNS, compare
+from families import COLUMNS, Asked, compare
 from provenance import header, publish, table
 
 
@@ -71,13 +70,10 @@ CASES: dict[str, Case] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few rows and draws; writes nothing")
-    parser.add_argument("--only", choices=list(CASES))
-    arguments = parser.parse_args()
-    num_rows, draws = (4_000, 2_000) if arguments.quick else (20_000, 10_000)
+    asked = Asked.of(__doc__, CASES)
+    num_rows, draws = asked.num_rows, asked.draws
     rows = []
-    for family in [arguments.only] if arguments.only else CASES:
+    for family in asked.cases:
         name, read, formula, options = CASES[family]
         path = data_file(name)
         if path is None:
@@ -95,7 +91,7 @@ def main() -> None:
         "difference. Times include compilation and what else the machine had to do.\n\n"
         + table((COLUMNS[0], "data and formula", *COLUMNS[1:]), rows)
     )
-    publish("families_real.md", text, arguments.quick or arguments.only is not None)
+    publish("families_real.md", text, asked.prints_only)
 
 
 if __name__ == "__main__":

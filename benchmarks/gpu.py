@@ -27,9 +27,8 @@ CHUNK = 1_000_000
 REMARKS = """
 Three seconds for 10^9 rows were aimed at and are not reached. Nearly all of the time the card is busy: 132 evaluations
 of every row for the draws and 100 gradients for the certificate, as matrix products in full float32, and between four
-and five passes with second derivatives to find the modes. Products of rounded factors would be faster, but their
-errors, multiplied by K, are of the order of the log density itself. NumPyro cannot hold 10^9 rows, as it copies them;
-on 10^8 rows its chain had not begun to mix when its time was over, so a ratio of rates says little beyond its order of
+and five passes with second derivatives to find the modes. NumPyro cannot hold 10^9 rows, as it copies them; on 10^8
+rows its chain had not begun to mix when its time was over, so a ratio of rates says little beyond its order of
 magnitude.
 """
 

@@ -1,6 +1,6 @@
 """shardmc next to what a user would pick instead: one run, one machine, the same rows, priors and model.
 
-    python benchmarks/peers.py [--quick] [--seconds 60] [--only CASE ...] [--methods NAME ...]
+    python benchmarks/peers.py [--quick] [--seconds 60] [--only CASE ...] [--methods NAME ...] [--finished]
 
 Every peer runs in a process of its own. Those that would need hours get about `--seconds` (half of them to adapt) and
 their rate of effective draws is reported as measured. Results are kept in --results, one file per run, so that an
@@ -228,7 +228,7 @@ def collect(arguments: argparse.Namespace, cases: dict) -> list[dict]:
     for name in arguments.only or cases:
         for method in ("reference", *(arguments.methods or METHOD_NAMES)):
             path = folder / f"{name}--{method.replace(' ', '-')}.json"
-            if not path.exists():
+            if not path.exists() and not arguments.finished:
                 command = [sys.executable, __file__, "--one", name, method, str(path)]
                 command += ["--seconds", str(arguments.seconds), *["--quick"] * arguments.quick]
                 limit = 4 * arguments.seconds + 120
@@ -257,6 +257,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="cases")
     parser.add_argument("--methods", nargs="+", help="peers")
     parser.add_argument("--results", default="peers-results", help="folder of finished runs")
+    parser.add_argument("--finished", action="store_true", help="only what has a result already")
     parser.add_argument("--one", nargs=3, metavar=("CASE", "METHOD", "FILE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.quick:

@@ -9,6 +9,7 @@ from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.errors import ModelError
 from shardmc.locate import DECREMENT, gradients, influential, leverage, locate, locate_shards
+from shardmc.locate.leverage import _positions
 from shardmc.model import Model
 
 
@@ -96,6 +97,18 @@ def test_influential_rows_are_those_above_the_bar():
     for positions, values in zip(found.positions, leverage(model, blocks, mode, Local()), strict=True):
         np.testing.assert_array_equal(positions, np.flatnonzero(values > 0.2 / 4))
     assert found.qualified == sum(map(len, found.positions)) >= 2
+
+
+@pytest.mark.parametrize("length", [500, 20_000, 20_001])
+@pytest.mark.parametrize("count", [0, 1, 5, 24, 40])
+def test_positions_of_few_rows_in_short_and_long_shards(length, count):
+    most = 24
+    above = np.zeros(length, bool)
+    above[np.random.default_rng(count).choice(length, count, replace=False)] = True
+    above[-1] = count > 0
+    true = np.flatnonzero(above)[:most]
+    expected = np.concatenate([true, np.zeros(most - len(true), int)])
+    np.testing.assert_array_equal(_positions(jnp.asarray(above), most), expected)
 
 
 def test_at_most_a_shard_of_rows_is_kept_the_most_influential_ones():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import jax.numpy as jnp
 import numpy as np
 
-import shardmc
+if TYPE_CHECKING:  # whoever only needs rows, and times what he loads, loads no more
+    import shardmc
 
 TRUE_BETA = np.array([0.3, 5.0, -7.0, 2.4, -20.0])
 
@@ -54,6 +55,9 @@ def covertype(dim: int, num_rows: int = 500_000, seed: int = 1) -> tuple[np.ndar
 
 def logistic_model(dim: int, prior_sd: float = 10.0) -> shardmc.Model:
     """Logistic regression with an N(0, prior_sd^2) prior, as plain JAX functions."""
+    import jax.numpy as jnp
+
+    import shardmc
 
     def log_likelihood(params, rows):
         x, y = rows

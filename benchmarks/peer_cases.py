@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ class Case:
     y: np.ndarray  # (row,) float32
     offset: np.ndarray  # (row,) float32
     reference_draws: int
+    separated: bool = False
+    """Whether only the prior holds some coefficients, so that the posterior is far from a Gaussian."""
 
     @property
     def dim(self) -> int:
@@ -99,7 +101,10 @@ def flights(num_rows: int) -> Case | None:
 
 def _covertype(dim: int, num_rows: int, draws: int) -> Case | None:
     data = covertype(dim, num_rows)
-    return None if data is None else _case(f"covertype-{dim}", "logistic", *data, draws)
+    if data is None:
+        return None
+    # Some soil types have one outcome only.
+    return replace(_case(f"covertype-{dim}", "logistic", *data, draws), separated=dim == 53)
 
 
 def _synthetic(num_rows: int, draws: int) -> Case:
@@ -109,7 +114,7 @@ def _synthetic(num_rows: int, draws: int) -> Case:
 CASES = {
     "covertype-4": lambda: _covertype(4, 500_000, 20_000),
     "covertype-14": lambda: _covertype(14, 500_000, 20_000),
-    "covertype-53": lambda: _covertype(53, 500_000, 60_000),
+    "covertype-53": lambda: _covertype(53, 500_000, 16_000),
     "freMTPL2": lambda: insurance(700_000),
     "nycflights13": lambda: flights(400_000),
     "synthetic-100000": lambda: _synthetic(100_000, 100_000),

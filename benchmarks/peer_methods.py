@@ -26,17 +26,21 @@ class Run:
 
 
 class Compiling:
-    """Sums the seconds that JAX spends on tracing and compiling."""
+    """Sums the seconds that JAX spends on tracing and compiling; made when everything is loaded."""
 
     def __init__(self) -> None:
         import jax
 
-        self.seconds = 0.0
+        self.seconds, self.begun = 0.0, time.perf_counter()
         jax.monitoring.register_event_duration_secs_listener(self._listen)
 
     def _listen(self, event: str, seconds: float, **_: Any) -> None:
         if event.startswith("/jax/core/compile/"):
             self.seconds += seconds
+
+    def spared(self) -> float:
+        """Seconds since everything was loaded, less those of compiling."""
+        return time.perf_counter() - self.begun - self.seconds
 
 
 def numpyro_model(case: Case) -> Callable[..., None]:
@@ -50,7 +54,7 @@ def numpyro_model(case: Case) -> Callable[..., None]:
         beta = numpyro.sample("beta", dist.Normal(0, PRIOR_SD).expand([count]).to_event(1))
         sigma = numpyro.sample("sigma", dist.HalfNormal(PRIOR_SD)) if family == "linear" else 1.0
         with numpyro.plate("rows", x.shape[0]):
-            eta = x @ beta + offset
+            eta = x @ beta + offset if family == "poisson" else x @ beta
             likelihood = {
                 "logistic": lambda: dist.Bernoulli(logits=eta),
                 "poisson": lambda: dist.Poisson(jnp.exp(eta)),
@@ -81,7 +85,7 @@ def row_terms(case: Case) -> Callable[..., Any]:
     import jax.numpy as jnp
 
     def logistic(beta, log_sigma, x, y, offset):
-        eta = x @ beta + offset
+        eta = x @ beta
         return y * eta - jnp.maximum(eta, 0) - jnp.log1p(jnp.exp(-jnp.abs(eta)))
 
     def poisson(beta, log_sigma, x, y, offset):
@@ -115,16 +119,16 @@ def plain_model(case: Case):
     return shardmc.Model(log_likelihood, log_prior, parameters | ({"sigma": "positive"} if linear else {}))
 
 
-def _shardmc(case: Case, front_end: str, begun: float) -> Run:
+def _shardmc(case: Case, front_end: str, begun: float, draws: int = 10_000) -> Run:
     import shardmc
 
     model = plain_model(case) if front_end == "plain" else shardmc.from_numpyro(numpyro_model(case))
-    posterior = shardmc.fit(model, case.rows, draws=10_000, seed=1)
+    posterior = shardmc.fit(model, case.rows, draws=draws, seed=1)
     cold = time.perf_counter() - begun
     warm, sampling = [], []
     for _ in range(3):
         start = time.perf_counter()
-        posterior = shardmc.fit(model, case.rows, draws=10_000, seed=1)
+        posterior = shardmc.fit(model, case.rows, draws=draws, seed=1)
         warm.append(time.perf_counter() - start)
         sampling.append(posterior.seconds["sample"])
     assert posterior.certificate is not None
@@ -141,6 +145,10 @@ def shardmc_plain(case: Case, seconds: float, begun: float) -> Run:
 
 def shardmc_numpyro(case: Case, seconds: float, begun: float) -> Run:
     return _shardmc(case, "numpyro", begun)
+
+
+def shardmc_numpyro_longer(case: Case, seconds: float, begun: float) -> Run:
+    return _shardmc(case, "numpyro", begun, 20_000)
 
 
 def laplace(case: Case, seconds: float, begun: float) -> Run:
@@ -183,7 +191,7 @@ def svi(case: Case, seconds: float, begun: float) -> Run:
     latent = guide.get_posterior(found.params).sample(jax.random.key(1), (20_000,))
     draws = np.asarray(jax.block_until_ready(latent), np.float64)
     cold = time.perf_counter() - begun
-    return Run(draws[None], cold, cold - compiling.seconds, steps, f"{steps} steps of Adam")
+    return Run(draws[None], cold, compiling.spared(), steps, f"{steps} steps of Adam")
 
 
 def _decaying(steps: int) -> Callable[[Any], Any]:
@@ -205,7 +213,7 @@ def numpyro_nuts(case: Case, seconds: float, begun: float) -> Run:
     steps = float(np.sum(mcmc.get_extra_fields()["num_steps"]))
     cold = time.perf_counter() - begun
     note = f"{count} + {count} draws, {steps / count:.0f} steps a draw"
-    return Run(draws[None], cold, cold - compiling.seconds, float("nan"), note)
+    return Run(draws[None], cold, compiling.spared(), float("nan"), note)
 
 
 def blackjax_nuts(case: Case, seconds: float, begun: float) -> Run:
@@ -238,7 +246,7 @@ def blackjax_nuts(case: Case, seconds: float, begun: float) -> Run:
     positions, steps = jax.block_until_ready(run(jax.random.key(0), *data))
     cold = time.perf_counter() - begun
     note = f"{count} + {count} draws, {float(jnp.mean(steps)):.0f} steps a draw"
-    return Run(np.asarray(positions, np.float64)[None], cold, cold - compiling.seconds, float("nan"), note)
+    return Run(np.asarray(positions, np.float64)[None], cold, compiling.spared(), float("nan"), note)
 
 
 def nutpie_nuts(case: Case, seconds: float, begun: float) -> Run:
@@ -249,7 +257,7 @@ def nutpie_nuts(case: Case, seconds: float, begun: float) -> Run:
     with pm.Model() as model:
         beta = pm.Normal("beta", 0, PRIOR_SD, shape=case.x.shape[1])
         x, y, offset = (v.astype(np.float64) for v in (case.x, case.y, case.offset))
-        eta = pm.math.dot(x, beta) + offset
+        eta = pm.math.dot(x, beta) + (offset if case.family == "poisson" else 0.0)
         if case.family == "logistic":
             pm.Bernoulli("y", logit_p=eta, observed=y)
         elif case.family == "poisson":
@@ -259,14 +267,30 @@ def nutpie_nuts(case: Case, seconds: float, begun: float) -> Run:
     compiled = nutpie.compile_pymc_model(model)
     ready = time.perf_counter()
     count = _affordable_draws(case, seconds)
-    trace = nutpie.sample(compiled, draws=count, tune=count, chains=2, cores=2, progress_bar=False, seed=0)
+    sampler = nutpie.sample(
+        compiled, draws=count, tune=count, chains=2, cores=2, progress_bar=False, seed=0, blocking=False
+    )
+    while time.perf_counter() - ready < 4 * seconds and not _finished(sampler):
+        time.sleep(0.05)
+    trace = sampler.abort()
     end = time.perf_counter()
     draws = np.asarray(trace.posterior["beta"].values)
     if case.family == "linear":
         draws = np.concatenate([draws, np.log(trace.posterior["sigma"].values)[..., None]], axis=-1)
+    # What a chain had not drawn when its time was over is NaN.
+    done = np.isfinite(draws).all(axis=2).sum(axis=1)
+    if done.min() < 4:
+        raise SystemExit(f"still adapting after {end - ready:.0f} s ({count} draws to adapt)")
     steps = float(trace.sample_stats["n_steps"].mean())
-    note = f"2 chains of {count} + {count} draws, {steps:.0f} steps a draw"
-    return Run(draws, end - begun, end - ready, float("nan"), note)
+    note = f"2 chains of {count} + {done.min()} draws, {steps:.0f} steps a draw"
+    return Run(draws[:, : done.min()], end - begun, end - ready, float("nan"), note)
+
+
+def _finished(sampler: Any) -> bool:
+    try:
+        return sampler.is_finished
+    except TimeoutError:  # raised while the sampler is too busy to answer
+        return False
 
 
 def _affordable(case: Case, seconds: float) -> int:
@@ -295,6 +319,7 @@ def _affordable_draws(case: Case, seconds: float) -> int:
 METHODS = {
     "shardmc, plain JAX": shardmc_plain,
     "shardmc, NumPyro model": shardmc_numpyro,
+    "shardmc, NumPyro model, 20,000 draws": shardmc_numpyro_longer,
     "NumPyro NUTS": numpyro_nuts,
     "BlackJAX NUTS": blackjax_nuts,
     "nutpie (PyMC)": nutpie_nuts,

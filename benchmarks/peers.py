@@ -1,6 +1,6 @@
 """shardmc next to what a user would pick instead: one run, one machine, the same rows, priors and model.
 
-    python benchmarks/peers.py [--quick] [--seconds 60] [--only CASE ...] [--methods NAME ...] [--finished]
+    python benchmarks/peers.py [--quick] [--seconds 60] [--limit 360] [--only CASE ...] [--methods NAME ...]
 
 Every peer runs in a process of its own. Those that would need hours get about `--seconds` (half of them to adapt) and
 their rate of effective draws is reported as measured. Results are kept in --results, one file per run, so that an
@@ -25,14 +25,15 @@ from peer_cases import CASES, QUICK, Case
 METHOD_NAMES = (
     "shardmc, plain JAX",
     "shardmc, NumPyro model",
+    "shardmc, NumPyro model, 20,000 draws",
     "NumPyro NUTS",
     "BlackJAX NUTS",
     "nutpie (PyMC)",
     "NumPyro SVI",
     "Laplace",
 )
-FULL_DATA = METHOD_NAMES[2:5]
-OURS = METHOD_NAMES[:2]
+OURS = METHOD_NAMES[:3]
+FULL_DATA = METHOD_NAMES[3:6]
 
 
 def effective_draws(chains: np.ndarray) -> float:
@@ -43,9 +44,14 @@ def effective_draws(chains: np.ndarray) -> float:
     return float(np.asarray(each, float).sum(axis=1).min())
 
 
-def run_one(case: Case, method: str, seconds: float, out: Path) -> None:
+def seconds_alive() -> float:
+    """Since this process was started."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def run_one(case: Case, method: str, seconds: float, begun: float, out: Path) -> None:
     """In this process: run a peer, and write what it did and its moments."""
-    begun = time.perf_counter()
     from peer_methods import METHODS
 
     run = METHODS[method](case, seconds, begun)
@@ -69,17 +75,18 @@ def run_one(case: Case, method: str, seconds: float, out: Path) -> None:
 
 
 def reference(case: Case, out: Path) -> None:
-    """Moments of many draws of one shard that holds all rows, by the independence sampler."""
+    """Moments of many draws of one shard that holds all rows, by proposals where they are accepted, or by HMC."""
     from peer_methods import plain_model
 
     import shardmc
 
+    hmc = shardmc.HMC(chains=8, warmup=100)
     posterior = shardmc.fit(
         plain_model(case),
         case.rows,
         shards=1,
         draws=case.reference_draws,
-        sampler="independence",
+        sampler=hmc if case.separated else "independence",
         seed=99,
         check=False,
     )
@@ -90,7 +97,7 @@ def reference(case: Case, out: Path) -> None:
         "rows": len(case.y),
         "dim": case.dim,
         "draws": len(theta),
-        "ess": effective_draws(theta[None]),
+        "ess": effective_draws(theta.reshape(hmc.chains if case.separated else 1, -1, case.dim)),
         "acceptance": float(posterior.shards.acceptance.min()),
         "mean": theta.mean(axis=0).tolist(),
         "covariance": np.cov(theta.T).tolist(),
@@ -113,7 +120,7 @@ def kl_and_floor(found: dict, truth: dict) -> tuple[float, float, float]:
 def report(results: list[dict]) -> str:
     from provenance import header, table
 
-    text = "# Next to its peers\n\n" + header("peers.py") + INTRODUCTION
+    text = "# Next to its peers\n\n" + header("peers.py") + INTRODUCTION + aims(results)
     for name in dict.fromkeys(r["case"] for r in results):
         runs = {r["method"]: r for r in results if r["case"] == name}
         truth = runs.pop("reference", None)
@@ -174,24 +181,74 @@ def _row(found: dict, truth: dict) -> list[object]:
     ]
 
 
+AIMS = {"covertype-4": (200, 1_000), "covertype-14": (3_000, 10_000)}
+"""Times NumPyro NUTS's effective draws a second, cold and warm."""
+LARGEST_KL = 0.02
+
+
+def aims(results: list[dict]) -> str:
+    """A table of what was aimed at and what was measured, for the NumPyro front end."""
+    from provenance import table
+
+    rows = []
+    for name in dict.fromkeys(r["case"] for r in results):
+        runs = {r["method"]: r for r in results if r["case"] == name}
+        truth = runs.pop("reference", None)
+        peers = {m: runs[m] for m in FULL_DATA if "ess" in runs.get(m, {})}
+        for ours in (runs[m] for m in OURS[1:] if truth and "ess" in runs.get(m, {})):
+            draws = f"{ours['draws']:,} draws"
+            for kind, least in zip(("cold", "warm"), AIMS.get(name, ()), strict=False):
+                if "NumPyro NUTS" in peers:
+                    times = _rate(ours, kind) / _rate(peers["NumPyro NUTS"], kind)
+                    rows.append(_aim(name, draws, f"times NumPyro NUTS, {kind}", times, least))
+            if peers:
+                times = _rate(ours, "warm") / max(_rate(p, "warm") for p in peers.values())
+                rows.append(_aim(name, draws, "times the fastest peer, warm", times, 100))
+            rows.append(_kl_aim(name, draws, ours, runs.get("Laplace"), truth))
+    return "\n" + table(("case", "", "what", "measured", "aimed at", ""), rows) if rows else ""
+
+
+def _rate(run: dict, kind: str) -> float:
+    return run["ess"] / run[kind]
+
+
+def _aim(name: str, draws: str, what: str, times: float, least: float) -> list[object]:
+    reached = "reached" if times >= least else "**missed**"
+    return [name, draws, what, f"{times:,.0f}", f"at least {least:,}", reached]
+
+
+def _kl_aim(name: str, draws: str, ours: dict, laplace: dict | None, truth: dict) -> list[object]:
+    """KL less its noise floor; above Laplace's only where the difference is more than three sds of its noise."""
+    kl, floor, _ = kl_and_floor(ours, truth)
+    dim = len(ours["mean"])
+    noise = np.sqrt(dim * (dim + 3)) / 2 * (1 / ours["ess"] + 1 / truth["ess"])
+    bound, aimed = LARGEST_KL, f"below {LARGEST_KL}"
+    if laplace is not None and "ess" in laplace:
+        other, other_floor, _ = kl_and_floor(laplace, truth)
+        bound = min(bound, max(other - other_floor, 0.0) + 3 * noise)
+        aimed += f", Laplace's {other - other_floor:.2g}"
+    reached = "reached" if kl - floor <= bound else "**missed**"
+    return [name, draws, "KL less its noise", f"{kl - floor:.2g} (noise {noise:.1g})", aimed, reached]
+
+
 def _ratios(runs: dict[str, dict]) -> str:
     """How many times the effective draws a second of the peers."""
     peers = {m: runs[m] for m in FULL_DATA if m in runs and "ess" in runs[m]}
-    ours = runs.get(OURS[1])
-    if not peers or ours is None or "ess" not in ours:
+    if not peers:
         return ""
 
-    def rate(run: dict, kind: str) -> float:
-        return run["ess"] / run[kind]
-
-    best = max(peers, key=lambda m: rate(peers[m], "warm"))
+    best = max(peers, key=lambda m: _rate(peers[m], "warm"))
     lines = [
-        f"\nEffective draws a second of the NumPyro front end over {m}: {rate(ours, 'cold') / rate(p, 'cold'):,.0f} "
-        f"times cold, {rate(ours, 'warm') / rate(p, 'warm'):,.0f} times warm"
+        f"- {ours} over {m}: {_rate(runs[ours], 'cold') / _rate(p, 'cold'):,.0f} times cold, "
+        f"{_rate(runs[ours], 'warm') / _rate(p, 'warm'):,.0f} times warm"
+        for ours in OURS[1:]
+        if "ess" in runs.get(ours, {})
         for m, p in peers.items()
         if m in ("NumPyro NUTS", best)
     ]
-    return ";".join(lines) + ".\n"
+    return (
+        f"\nEffective draws a second; the fastest peer on all rows is {best}.\n\n" + "\n".join(lines) + "\n"
+    )
 
 
 def plot(results: list[dict], path: Path) -> None:
@@ -231,8 +288,7 @@ def collect(arguments: argparse.Namespace, cases: dict) -> list[dict]:
             if not path.exists() and not arguments.finished:
                 command = [sys.executable, __file__, "--one", name, method, str(path)]
                 command += ["--seconds", str(arguments.seconds), *["--quick"] * arguments.quick]
-                limit = 4 * arguments.seconds + 120
-                _run(command, path, name, method, limit)
+                _run(command, path, name, method, arguments.limit or 4 * arguments.seconds + 120)
             if path.exists():
                 results.append(json.loads(path.read_text()))
                 print(name, method, "done", flush=True)
@@ -254,6 +310,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small data, little time; nothing is written")
     parser.add_argument("--seconds", type=float, default=60.0, help="time of a peer that could take hours")
+    parser.add_argument(
+        "--limit", type=float, help="seconds after which a run is given up (4 x --seconds + 120)"
+    )
     parser.add_argument("--only", nargs="+", help="cases")
     parser.add_argument("--methods", nargs="+", help="peers")
     parser.add_argument("--results", default="peers-results", help="folder of finished runs")
@@ -265,11 +324,15 @@ def main() -> None:
     cases = QUICK if arguments.quick else CASES
     if arguments.one:
         name, method, file = arguments.one
+        alive = seconds_alive()
         case = cases[name]()
         if case is None:
             return
-        run = reference if method == "reference" else lambda c, f: run_one(c, method, arguments.seconds, f)
-        run(case, Path(file))
+        if method == "reference":
+            reference(case, Path(file))
+        else:
+            # The clock has run since the process was started, but for making the rows.
+            run_one(case, method, arguments.seconds, time.perf_counter() - alive, Path(file))
         return
     from provenance import DOCS, publish
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,22 @@ from shardmc.data import Blocks, Partition, Source, as_source
 from shardmc.engine import Local
 from shardmc.errors import ModelError, OptionError
 from shardmc.journal import Journal
-from shardmc.judge import combine_sampled, judge
-from shardmc.locate import KEEP, influential, locate, locate_shards
+from shardmc.judge import CERTIFIED_DRAWS, combine_sampled, judge
+from shardmc.locate import (
+    KEEP,
+    influential,
+    locate,
+    locate_shards,
+    prepare_gradients,
+    prepare_influential,
+)
 from shardmc.model import Model, Recipe, columns_used, validate
 from shardmc.model.fingerprint import fingerprint
 from shardmc.polish import mend
 from shardmc.posterior import Posterior
-from shardmc.sample import Auto, Sampler, sample
+from shardmc.sample import Auto, Sampler, prepare_sample, sample
 from shardmc.sample import sampler as named_sampler
-from shardmc.types import Combiner, Engine, Located, Progress
+from shardmc.types import Combiner, Engine, Located, Progress, Scaling
 
 _SAMPLE_ROWS = 64
 
@@ -127,9 +135,12 @@ def fit(
         # What words leave out: which rows have which weights, what a user's own functions do.
         "content": fingerprint(partition.fingerprint, vars(sampler), vars(combiner)),
     }
+    ahead = _Ahead(
+        model, engine, sampler, combiner.scaling, plan["draws_per_shard"], min(CERTIFIED_DRAWS, draws) * check
+    )
     with Journal(run_dir, plan, source, model) as journal:
         kept, located = journal.located(blocks) or _locate(
-            model, blocks, sampler, keep, engine, clock, journal
+            model, blocks, sampler, keep, engine, clock, journal, ahead
         )
         sampled = clock(
             "sample",
@@ -222,6 +233,36 @@ def _draws_per_shard(combiner: Combiner, draws: int, shares: np.ndarray) -> int:
     return max(1, math.ceil(draws * float(shares.max()) - 0.5)) if combiner.pools else draws
 
 
+@dataclass(frozen=True)
+class _Ahead:
+    """Has programs compiled while others run, before they are needed."""
+
+    model: Model
+    engine: Engine
+    sampler: Sampler | Auto
+    scaling: Scaling
+    draws_per_shard: int
+    certified: int
+    """Draws whose gradients the certificate will ask for."""
+
+    def of_all(self, blocks: Blocks, keep: float | None) -> None:
+        """What reads every row once: leverages and the certificate's gradients."""
+        if keep is not None:
+            prepare_influential(self.model, blocks, self.engine, keep)
+        if self.certified:
+            prepare_gradients(self.model, blocks, self.certified, self.engine)
+
+    def of_shards(self, kept: Blocks) -> None:
+        prepare_sample(
+            self.model,
+            kept,
+            self.sampler,
+            self.engine,
+            num_draws=self.draws_per_shard,
+            scaling=self.scaling,
+        )
+
+
 def _locate(
     model: Model,
     blocks: Blocks,
@@ -230,8 +271,11 @@ def _locate(
     engine: Engine,
     clock: Clock,
     journal: Journal,
+    ahead: _Ahead,
 ) -> tuple[Blocks, Located | None]:
     """The modes of all rows and of the shards, and the blocks with their kept rows."""
+    keep = keep if blocks.num_shards > 1 else None
+    ahead.of_all(blocks, keep)
     try:
         mode = clock("locate", locate, model, blocks, engine)
     except ModelError:
@@ -239,9 +283,10 @@ def _locate(
             raise
         return blocks, None
     positions = [np.empty(0, np.int64)] * blocks.num_shards
-    if keep is not None and blocks.num_shards > 1:
+    if keep is not None:
         positions = clock("keep", influential, model, blocks, mode, engine, keep).positions
     kept = blocks.keep(positions)
+    ahead.of_shards(kept)
     located = clock("locate shards", locate_shards, model, kept, mode, engine)
     journal.write_located(located, positions)
     return kept, located

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import jax
@@ -72,14 +73,16 @@ class Target:
         """Log densities at many points (point, dim): matrix computations over blocks of rows and points."""
         num_points, num_rows = u.shape[0], self.weights.shape[0]
         most_points = max(1, min(num_points, _POINTS))
-        block = max(_LEAST_ROWS, _cells() // most_points)
-        if num_points <= most_points and num_rows <= block:
+        most_rows = max(_LEAST_ROWS, _cells() // most_points)
+        if num_points <= most_points and num_rows <= most_rows:
             return jax.vmap(self.log_density)(u)
+        # Blocks of equal size, so that the last one repeats few rows of the one before it.
+        block = math.ceil(num_rows / math.ceil(num_rows / most_rows))
 
         def some(u: jax.Array) -> jax.Array:
             theta = jax.vmap(self.frame.to_theta)(u)
             prior_gain = jax.vmap(self.model.log_prior)(theta) - self.model.log_prior(self.frame.center)
-            return self.power * (self._gains(theta, min(block, num_rows)) + prior_gain)
+            return self.power * (self._gains(theta, block) + prior_gain)
 
         whole = num_points // most_points * most_points
         parts = [lax.map(some, u[:whole].reshape(-1, most_points, self.dim)).ravel()]
@@ -105,10 +108,3 @@ class Target:
 
         starts = jnp.arange(0, num_rows, block)
         return lax.scan(add, jnp.zeros(theta.shape[0], theta.dtype), starts)[0]
-
-
-def log_likelihood_sum(
-    model: Model, rows: Rows, weights: jax.Array, frame: DeviceFrame, reference: jax.Array, u: jax.Array
-) -> jax.Array:
-    """sum_j w_j (l_j(theta(u)) - reference_j): the likelihood part of a target, for sums over shards."""
-    return jnp.sum(weights * (model.log_likelihood(frame.to_theta(u), rows) - reference))

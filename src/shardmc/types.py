@@ -31,6 +31,10 @@ class Frame:
         """Map coordinates (..., dim) to parameters (..., dim)."""
         return self.center + u @ self.basis.T
 
+    def moved(self, u: np.ndarray) -> Frame:
+        """The same coordinates with their origin at the point u."""
+        return Frame(self.to_theta(u), self.basis)
+
     @staticmethod
     def identity(dim: int) -> Frame:
         return Frame(np.zeros(dim), np.eye(dim))
@@ -210,3 +214,6 @@ class Engine(ABC):
         on_done: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, Any]]:
         """Yield (shard, program(rows, weights, per_shard[shard], shared)) for the shards named, or all."""
+
+    def prepare(self, program: Callable[..., Any], blocks: Any, per_shard: Any, shared: Any) -> None:  # noqa: B027
+        """Told that `map` will be called with arguments like these: an engine may compile the program meanwhile."""

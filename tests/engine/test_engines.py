@@ -10,6 +10,7 @@ import pytest
 
 from shardmc.data import Partition, as_source
 from shardmc.engine import Dask, Local
+from shardmc.engine.local import _compiler, run_batch
 from shardmc.errors import OptionError
 from shardmc.model.precision import double_precision
 
@@ -241,3 +242,33 @@ def test_rows_and_results_have_the_precision_of_the_caller(engine, kind, tmp_pat
 def test_xla_has_as_many_threads_as_its_worker(client):
     Dask(client)._prepared()
     assert set(client.run(lambda: os.environ.get("NPROC")).values()) == {"1"}
+
+
+def test_what_was_prepared_is_not_compiled_again():
+    blocks = as_source({"x": np.arange(40.0)}).split(Partition(5), 0)
+    program, per_shard, shared = moments(), (np.ones(5, np.float32), np.arange(5)), {"slope": np.float32(2)}
+    engine = Local()
+    before = run_batch._cache_size()
+    engine.prepare(program, blocks, per_shard, shared)
+    _compiler().submit(lambda: None).result()  # the thread takes one thing after another
+    assert run_batch._cache_size() == before + 1
+    prepared = dict(engine.map(program, blocks, per_shard, shared))
+    assert run_batch._cache_size() == before + 1
+    other = moments()
+    unprepared = dict(engine.map(other, blocks, per_shard, shared))
+    assert run_batch._cache_size() == before + 2  # the control: without preparation there is one more
+    assert {k: float(v["value"]) for k, v in prepared.items()} == {
+        k: float(v["value"]) for k, v in unprepared.items()
+    }
+
+
+def test_a_program_that_cannot_be_compiled_says_so_where_it_is_run():
+    blocks = as_source({"x": np.arange(40.0)}).split(Partition(5), 0)
+
+    def broken(rows, weights, shard, shared):
+        raise ValueError("no such program")
+
+    Local().prepare(broken, blocks, None, None)
+    _compiler().submit(lambda: None).result()
+    with pytest.raises(ValueError, match="no such program"):
+        list(Local().map(broken, blocks, None, None))

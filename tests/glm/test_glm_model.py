@@ -15,7 +15,7 @@ from shardmc.glm.design import KEY
 from shardmc.glm.families import named_family
 from shardmc.glm.model import build_model, named_draws
 from shardmc.glm.prepare import prepare
-from shardmc.glm.regression import _start
+from shardmc.glm.regression import _start, model_of
 
 N = 400
 
@@ -145,6 +145,15 @@ def log_prior(design, model, params, theta):
             total += np.log(value)
         total += densities[prior.name](value, prior.arguments).sum()
     return total
+
+
+def test_the_same_formula_on_the_same_table_is_the_same_model(table):
+    """So its programs are compiled once; another table or formula makes another model."""
+    first = model_of(prepared("count ~ x + g", table, "poisson"))
+    assert model_of(prepared("count ~ x + g", table.copy(), "poisson")) is first
+    assert model_of(prepared("count ~ x + g", table.assign(x=2 * table.x), "poisson")) is not first
+    assert model_of(prepared("count ~ x", table, "poisson")) is not first
+    assert model_of(prepared("count ~ x + g", table, "negative_binomial")) is not first
 
 
 def test_models_travel(table):

@@ -1,5 +1,7 @@
 """Modes, curvatures and leverage against exact answers."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,6 +75,37 @@ def test_shard_modes_of_rescaled_subposteriors_with_kept_rows():
         gap = located.shard_modes[names[0]] - theta
         assert np.sqrt(gap @ curvature @ gap) < 2 * DECREMENT
         np.testing.assert_allclose(located.shard_curvatures[names[0]], curvature, rtol=2e-3)
+
+
+@pytest.mark.parametrize("starts", ["none", "far off", "not a number"])
+def test_shard_modes_are_the_same_wherever_the_search_starts(starts):
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(6_000, 3))
+    y = rng.random(6_000) < 1 / (1 + np.exp(-x @ [1.0, -2.0, 0.5]))
+    model, blocks = logistic(x, y)
+    mode = locate(model, blocks, Local())
+    located = locate_shards(model, blocks, mode, Local())
+    assert mode.shard_starts is not None
+    other = {
+        "none": None,
+        "far off": mode.shard_starts + rng.normal(0, 20, mode.shard_starts.shape),
+        "not a number": np.full_like(mode.shard_starts, np.nan),
+    }[starts]
+    again = locate_shards(model, blocks, replace(mode, shard_starts=other), Local())
+    assert located.found.all()
+    assert again.found.all()
+    gap = located.shard_modes - again.shard_modes
+    error = np.sqrt(np.einsum("ki,kij,kj->k", gap, located.shard_curvatures, gap))
+    assert error.max() < 2 * DECREMENT
+    np.testing.assert_allclose(located.shard_curvatures, again.shard_curvatures, rtol=0.01)
+
+
+def test_a_start_that_is_the_mode_takes_one_pass():
+    model, x, y = regression()
+    blocks = as_source((x, y)).split(Partition(8), 0)
+    mode = locate(model, blocks, Local())
+    located = locate_shards(model, blocks, mode, Local())
+    assert located.passes == pytest.approx(1.0)
 
 
 def test_leverage_is_the_hat_matrix_diagonal_for_a_gaussian_regression():

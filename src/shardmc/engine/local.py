@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, final
 
 import jax
@@ -16,9 +16,13 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.batch import Batch, Blocks
+from shardmc.data.blocks import ArrayBlocks
 from shardmc.errors import OptionError
 from shardmc.model.precision import Precision
 from shardmc.types import Engine
+
+_MOST_ROWS = 1 << 22
+"""Rows of shards side by side that keep an accelerator busy."""
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -83,16 +87,12 @@ class Local(Engine):
         on_done: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, Any]]:
         wanted = list(range(blocks.num_shards)) if shards is None else list(shards)
-        workers = self.workers or _default_workers()
-        # The same for every call on these blocks, so that each program is compiled for one size only.
-        size = self.batch or _default_batch(blocks, workers)
-        width = min(self.width or _default_width(blocks), size)
+        workers, size, width = self._sizes(program, blocks)
         precision = Precision.here()  # a setting of this thread, which those of the pool do not have
 
         def call(names: Sequence[int], batch: Batch) -> tuple[Sequence[int], Any]:
-            index = np.asarray([*names, *[names[-1]] * (batch.num_shards - len(names))])
-            mine = jax.tree.map(lambda a: np.asarray(a)[index], per_shard)
             with precision.applied():
+                mine = _of_batch(per_shard, names, batch)
                 return names, jax.device_get(run_batch(program, width, batch, mine, shared, len(names)))
 
         pool = ThreadPoolExecutor(workers, thread_name_prefix="shardmc")
@@ -107,6 +107,41 @@ class Local(Engine):
         finally:
             # Not waiting lets an interruption through at once; what is finished has been yielded.
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def prepare(self, program: Callable[..., Any], blocks: Blocks, per_shard: Any, shared: Any) -> None:
+        """Compile a program in the background, by a call that computes no shard."""
+        if not isinstance(blocks, ArrayBlocks):
+            return  # rows would have to be read
+        _, size, width = self._sizes(program, blocks)
+        precision = Precision.here()
+
+        def compile_it() -> None:
+            with precision.applied():
+                names, batch = next(iter(blocks.batches(range(size), size)))
+                run_batch(program, width, batch, _of_batch(per_shard, names, batch), shared, 0)
+
+        _compiler().submit(compile_it)
+
+    def _sizes(self, program: Callable[..., Any], blocks: Blocks) -> tuple[int, int, int]:
+        """Workers, shards a call and shards side by side.
+
+        They are the same for every call of a program on these blocks, so that it is compiled for one size only.
+        """
+        workers = self.workers or _default_workers()
+        size = self.batch or _default_batch(blocks, workers)
+        return workers, size, min(self.width or _default_width(program, blocks), size)
+
+
+def _of_batch(per_shard: Any, names: Sequence[int], batch: Batch) -> Any:
+    """What belongs to the shards of a batch, the last of them repeated as in the batch."""
+    index = np.asarray([*names, *[names[-1]] * (batch.num_shards - len(names))])
+    return jax.tree.map(lambda a: np.asarray(a)[index], per_shard)
+
+
+@cache
+def _compiler() -> ThreadPoolExecutor:
+    """One thread: the calling one compiles as well, and what both need one of them waits for."""
+    return ThreadPoolExecutor(1, thread_name_prefix="shardmc-compile")
 
 
 def _results(
@@ -128,9 +163,18 @@ def _default_batch(blocks: Blocks, workers: int) -> int:
     return max(1, min(128, blocks.num_shards // 4))
 
 
-def _default_width(blocks: Blocks) -> int:
-    """On an accelerator small shards go side by side, a million rows together."""
-    return 1 if jax.default_backend() == "cpu" else max(1, min(16, (1 << 20) // blocks.capacity))
+def _default_width(program: Callable[..., Any], blocks: Blocks) -> int:
+    """On an accelerator shards go side by side, as many rows together as the program can do with."""
+    if jax.default_backend() == "cpu":
+        return 1
+    together = min(getattr(program, "rows_together", _MOST_ROWS), _rows_that_fit())
+    return max(1, min(16, together // blocks.capacity))
+
+
+def _rows_that_fit() -> int:
+    """A row takes some kilobytes where it is evaluated at a hundred points."""
+    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+    return max(1 << 20, memory >> 13)
 
 
 def _default_workers() -> int:

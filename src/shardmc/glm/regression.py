@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from shardmc.data import as_source
 from shardmc.errors import DataError
 from shardmc.fit import fit
-from shardmc.glm.design import KEY
+from shardmc.glm.design import KEY, Design
 from shardmc.glm.families import Family, named_family
 from shardmc.glm.model import build_model, named_draws
 from shardmc.glm.prepare import Prepared, prepare
+from shardmc.model import Model
 from shardmc.posterior import Posterior
 from shardmc.types import Finding
 
@@ -94,12 +96,31 @@ def glm(
                 f"{option} was given as an array of all rows, but {prepared.dropped} rows with missing values are "
                 f"dropped; make it a column of the table and give its name."
             )
-    model = build_model(prepared.design, _start(prepared))
-    posterior = fit(model, prepared.source, **fit_options)
+    posterior = fit(model_of(prepared), prepared.source, **fit_options)
     posterior = _finished(posterior, prepared)
     if fit_options.get("run_dir") is not None:
         posterior.save(Path(fit_options["run_dir"]) / "posterior.nc")
     return posterior
+
+
+def model_of(prepared: Prepared) -> Model:
+    """The model of a formula on a table: the same object, with its compiled programs, when both come again."""
+    design, start = prepared.design, _start(prepared)
+    return _built(_Asked(f"{design.label} {start}", design, start))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A design and where to start, known by their text."""
+
+    text: str
+    design: Design = field(compare=False)
+    start: dict[str, Any] = field(compare=False)
+
+
+@lru_cache(maxsize=8)
+def _built(asked: _Asked) -> Model:
+    return build_model(asked.design, asked.start)
 
 
 def _start(prepared: Prepared) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Where the posterior is: modes, curvatures, and the rows that matter much."""
 
-from shardmc.locate.gradients import gradients
-from shardmc.locate.leverage import KEEP, Influential, influential, leverage
+from shardmc.locate.gradients import gradients, prepare_gradients
+from shardmc.locate.leverage import KEEP, Influential, influential, leverage, prepare_influential
 from shardmc.locate.newton import DECREMENT, locate, newton_steps
 from shardmc.locate.shards import locate_shards
 
@@ -15,4 +15,6 @@ __all__ = [
     "locate",
     "locate_shards",
     "newton_steps",
+    "prepare_gradients",
+    "prepare_influential",
 ]

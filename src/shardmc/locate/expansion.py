@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.batch import Blocks
-from shardmc.locate.newton import LikelihoodTerms
+from shardmc.data.batch import Blocks, Rows
+from shardmc.locate.newton import expanded
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
 from shardmc.order import in_order
@@ -65,6 +65,21 @@ def prior_gradients(model: Model, points: np.ndarray) -> np.ndarray:
         return np.asarray(jax.vmap(jax.grad(model.log_prior))(jnp.asarray(points, jnp.float64)))
 
 
+@dataclass(frozen=True)
+class LikelihoodTerms:
+    """Program: gradient and curvature of one shard's log-likelihood at a frame's centre, in its coordinates."""
+
+    model: Model
+
+    def __call__(
+        self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame
+    ) -> tuple[jax.Array, jax.Array]:
+        def log_likelihood(u: jax.Array) -> jax.Array:
+            return jnp.sum(weights * self.model.log_likelihood(frame.to_theta(u), rows))
+
+        return expanded(log_likelihood, jnp.zeros_like(frame.center))[1:]
+
+
 def expand_likelihood(model: Model, blocks: Blocks, frame: Frame, engine: Engine) -> Expansion:
     """The log-likelihood of all rows at the frame's centre, in one pass over them.
 
@@ -72,10 +87,10 @@ def expand_likelihood(model: Model, blocks: Blocks, frame: Frame, engine: Engine
     """
     device = DeviceFrame.of(frame)
     gradient, curvature = np.zeros(model.dim), np.zeros((model.dim, model.dim))
-    results = engine.map(LikelihoodTerms(model), blocks, None, (device, device.center))
-    for shard, terms in in_order(results, range(blocks.num_shards)):
-        gradient += blocks.shares[shard] * np.asarray(terms[1], np.float64)
-        curvature += blocks.shares[shard] * np.asarray(terms[2], np.float64)
+    results = engine.map(LikelihoodTerms(model), blocks, None, device)
+    for shard, (slope, bend) in in_order(results, range(blocks.num_shards)):
+        gradient += blocks.shares[shard] * np.asarray(slope, np.float64)
+        curvature += blocks.shares[shard] * np.asarray(bend, np.float64)
     inverse = np.linalg.inv(frame.basis)
     whole = inverse.T @ curvature @ inverse
     # The point at which the device evaluated, which has the device's precision.

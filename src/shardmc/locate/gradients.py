@@ -14,7 +14,7 @@ from shardmc.data.batch import Blocks, Rows
 from shardmc.model import Model
 from shardmc.order import in_order
 from shardmc.target import DeviceFrame
-from shardmc.types import Engine, Mode
+from shardmc.types import Engine, Frame, Mode
 
 
 def _cells() -> int:
@@ -59,3 +59,10 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     for shard, part in in_order(results, range(blocks.num_shards)):
         total += blocks.shares[shard] * np.asarray(part, np.float64)
     return total @ inverse
+
+
+def prepare_gradients(model: Model, blocks: Blocks, num_points: int, engine: Engine) -> None:
+    """Tell the engine that `gradients` will be asked at so many points."""
+    frame = DeviceFrame.of(Frame.identity(model.dim))
+    points = jnp.asarray(np.zeros((num_points, model.dim)), jnp.result_type(float))
+    engine.prepare(LikelihoodGradients(model), blocks, None, (frame, points))

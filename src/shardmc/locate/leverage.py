@@ -12,7 +12,7 @@ import numpy as np
 from shardmc.data.batch import Blocks, Rows
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
-from shardmc.types import Engine, Mode
+from shardmc.types import Engine, Frame, Mode
 
 KEEP = 0.2
 """A row is kept in every shard where its leverage exceeds this times the largest share."""
@@ -111,23 +111,34 @@ def influential(
 
     At most as many as a shard has rows are kept, the most influential ones, so that a shard at most doubles.
     """
+    program, per_shard, shared = _task(model, blocks, mode.frame, threshold)
+    positions: list[np.ndarray] = [np.empty(0, np.int64)] * blocks.num_shards
+    values: list[np.ndarray] = [np.empty(0)] * blocks.num_shards
+    qualified = 0
+    for shard, (found, leverages, count) in engine.map(program, blocks, per_shard, shared):
+        kept = min(int(count), program.most)
+        positions[shard], values[shard] = np.asarray(found[:kept], np.int64), np.asarray(leverages[:kept])
+        qualified += int(count)
+    return Influential(_most_influential(positions, values, blocks.capacity), qualified)
+
+
+def prepare_influential(model: Model, blocks: Blocks, engine: Engine, threshold: float = KEEP) -> None:
+    """Tell the engine that `influential` comes next."""
+    program, per_shard, shared = _task(model, blocks, Frame.identity(model.dim), threshold)
+    engine.prepare(program, blocks, per_shard, shared)
+
+
+def _task(
+    model: Model, blocks: Blocks, frame: Frame, threshold: float
+) -> tuple[InfluentialRows, np.ndarray, tuple[DeviceFrame, np.ndarray]]:
+    """Program, the shards' shares, and the frame with the bar."""
     bar = threshold * float(blocks.shares.max())
     # Leverages sum to about dim (twice, for score and curvature), so a random shard has about 2 dim / threshold rows
     # above the bar at most; four times that leaves room for chance.
     most = min(blocks.capacity, math.ceil(8 * model.dim / threshold))
     real = jnp.result_type(float)
-    shared = (DeviceFrame.of(mode.frame), jnp.asarray(bar, real))
-    positions: list[np.ndarray] = [np.empty(0, np.int64)] * blocks.num_shards
-    values: list[np.ndarray] = [np.empty(0)] * blocks.num_shards
-    qualified = 0
-    program = InfluentialRows(model, most)
-    for shard, (found, leverages, count) in engine.map(
-        program, blocks, np.asarray(blocks.shares, real), shared
-    ):
-        kept = min(int(count), most)
-        positions[shard], values[shard] = np.asarray(found[:kept], np.int64), np.asarray(leverages[:kept])
-        qualified += int(count)
-    return Influential(_most_influential(positions, values, blocks.capacity), qualified)
+    shared = (DeviceFrame.of(frame), np.asarray(bar, real))
+    return InfluentialRows(model, most), np.asarray(blocks.shares, real), shared
 
 
 def _most_influential(

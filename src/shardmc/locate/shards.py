@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,10 +13,14 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.batch import Blocks, Rows
-from shardmc.locate.newton import DECREMENT
+from shardmc.locate.newton import DECREMENT, SubposteriorTerms, left_after
 from shardmc.model import Model
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Engine, Located, Mode
+
+_ROUNDS = 4
+_LONGEST = 1.0
+"""Posterior standard deviations that the last step may have if its end is not looked at."""
 
 
 class _Search(NamedTuple):
@@ -37,7 +43,7 @@ class ShardMode:
     max_steps: int = 40
 
     def __call__(
-        self, rows: Rows, weights: jax.Array, guess: jax.Array, frame: DeviceFrame
+        self, rows: Rows, weights: jax.Array, start: jax.Array, frame: DeviceFrame
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         target = Target(self.model, rows, weights, frame)
         lengths = 0.5 ** jnp.arange(8.0)
@@ -76,46 +82,84 @@ class ShardMode:
             arrived = (decrement < DECREMENT) | ((decrement < 0.3) & (remaining < DECREMENT / 10))
             return _Search(state.steps + 1, state.u + length * step, curvature, decrement, remaining, arrived)
 
-        # The guess is where a Newton step from the mode of all rows leads, so its length is the first decrement.
-        better = target.log_density(guess) > 0
-        origin = jnp.where(better, guess, 0)
-        far = jnp.asarray(jnp.inf, origin.dtype)
-        start = _Search(
-            jnp.int32(0),
-            origin,
-            jnp.zeros((*origin.shape, *origin.shape)),
-            jnp.where(better, jnp.linalg.norm(guess), far),
-            far,
-            jnp.array(False),
-        )
-        end = lax.while_loop(searching, advance, start)
+        far = jnp.asarray(jnp.inf, start.dtype)
+        curvature = jnp.zeros((*start.shape, *start.shape))
+        begin = _Search(jnp.int32(0), start, curvature, far, far, jnp.array(False))
+        end = lax.while_loop(searching, advance, begin)
         return end.u, end.curvature, jnp.where(end.arrived, end.remaining, jnp.inf), end.steps
+
+
+class _Steps:
+    """Plain Newton steps of all shards together, each from a guess; in the frame of the full posterior."""
+
+    def __init__(self, guesses: np.ndarray) -> None:
+        count, dim = guesses.shape
+        self.u = guesses.copy()  # (shard, dim)
+        self.curvatures = np.full((count, dim, dim), np.nan)
+        self.decrements = np.full(count, np.inf)  # what the last step left; infinite where no mode was found
+        # A guess is a Newton step off the centre, so its length is the first decrement; about, if rows were kept since.
+        self.last = np.linalg.norm(guesses, axis=1)
+
+    def advance(self, shard: int, terms: Sequence[np.ndarray]) -> bool:
+        """Take a shard's next step; whether another one is worth taking."""
+        gain, gradient, curvature = (np.asarray(t, np.float64) for t in terms)
+        step = _newton_step(gradient, curvature)
+        # Within float32 noise of the centre the gain says nothing.
+        if step is None or not gain > -0.05:
+            self.u[shard] = 0.0
+            return False
+        decrement = math.sqrt(max(gradient @ step, 0.0))
+        remaining = left_after(decrement, self.last[shard])
+        closer = decrement < self.last[shard]
+        self.last[shard] = decrement
+        if decrement < DECREMENT or (decrement < _LONGEST and remaining < DECREMENT / 10):
+            self.curvatures[shard], self.decrements[shard] = curvature, remaining
+        elif not closer:
+            return False
+        self.u[shard] += step
+        return not np.isfinite(self.decrements[shard])
+
+
+def _newton_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray | None:
+    """The step to the summit of a quadratic, if it has one."""
+    try:
+        factor = np.linalg.cholesky((curvature + curvature.T) / 2)
+    except np.linalg.LinAlgError:
+        return None
+    step = np.linalg.solve(factor.T, np.linalg.solve(factor, gradient))
+    return step if np.isfinite(step).all() else None
 
 
 def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> Located:
     """Modes and curvatures of the rescaled subposteriors, every shard from a step off the mode of all rows.
 
-    A shard without a mode (not converged, or curvature not positive definite) is marked, not an error.
+    Most shards are there after one more step; those where plain steps do not close in on a mode are searched with
+    damped ones. A shard without a mode (not converged, or curvature not positive definite) is marked, not an error.
     """
-    frame = mode.frame
+    frame, count = mode.frame, blocks.num_shards
     inverse = np.linalg.inv(frame.basis)
-    count, dim = blocks.num_shards, model.dim
-    modes = np.full((count, dim), np.nan)
-    curvatures = np.full((count, dim, dim), np.nan)
-    decrements = np.full(count, np.inf)
-    found = np.zeros(count, dtype=bool)
-    passes = 0.0
-    guesses = np.zeros((count, dim))
+    guesses = np.zeros((count, model.dim))
     if mode.shard_starts is not None and mode.shard_starts.shape == guesses.shape:
         guesses = np.nan_to_num((mode.shard_starts - frame.center) @ inverse.T, posinf=0.0, neginf=0.0)
-    for shard, (u, curvature, decrement, steps) in engine.map(
-        ShardMode(model), blocks, guesses.astype(jnp.result_type(float)), DeviceFrame.of(frame)
-    ):
-        decrements[shard] = decrement
+    found = _Steps(guesses)
+    device, real = DeviceFrame.of(frame), jnp.result_type(float)
+    passes = 0.0
+    closing_in = [int(i) for i in np.flatnonzero(found.last)]
+    for _ in range(_ROUNDS):
+        if not closing_in:
+            break
+        results = engine.map(SubposteriorTerms(model), blocks, found.u.astype(real), device, closing_in)
+        passes += float(blocks.shares[closing_in].sum())
+        closing_in = sorted(shard for shard, terms in results if found.advance(shard, terms))
+    rest = [int(i) for i in np.flatnonzero(np.isinf(found.decrements))]
+    searched = engine.map(ShardMode(model), blocks, found.u.astype(real), device, rest) if rest else ()
+    for shard, result in searched:
+        found.u[shard], found.curvatures[shard], found.decrements[shard], steps = result
         passes += float(blocks.shares[shard]) * int(steps)
-        if decrement < DECREMENT and np.isfinite(u).all():
-            modes[shard] = frame.to_theta(np.asarray(u, np.float64))
-            whole = inverse.T @ np.asarray(curvature, np.float64) @ inverse
-            curvatures[shard] = (whole + whole.T) / 2
-            found[shard] = bool(np.linalg.eigvalsh(curvature.astype(np.float64))[0] > 0)
-    return Located(mode, blocks.shares, modes, curvatures, decrements, found, passes)
+    arrived = (found.decrements < DECREMENT) & np.isfinite(found.u).all(axis=1)
+    definite = arrived.copy()
+    definite[arrived] = np.linalg.eigvalsh(found.curvatures[arrived])[:, 0] > 0
+    modes = np.where(arrived[:, None], frame.to_theta(found.u), np.nan)
+    curvatures = inverse.T @ found.curvatures @ inverse
+    curvatures = np.where(arrived[:, None, None], (curvatures + curvatures.transpose(0, 2, 1)) / 2, np.nan)
+    return Located(mode, blocks.shares, modes, curvatures, found.decrements, definite, passes)

@@ -12,7 +12,7 @@ from shardmc.sample.labels import binomial_labels, multinomial_labels, whole_mul
 from shardmc.sample.nuts import NUTS
 from shardmc.sample.random_walk import RandomWalk
 from shardmc.sample.sampler import Sampler
-from shardmc.sample.shards import Auto, Sampled, ShardChains, sample
+from shardmc.sample.shards import Auto, Sampled, ShardChains, prepare_sample, sample
 
 __all__ = [
     "HMC",
@@ -27,6 +27,7 @@ __all__ = [
     "ShardChains",
     "binomial_labels",
     "multinomial_labels",
+    "prepare_sample",
     "sample",
     "sampler",
     "whole_multiplicities",

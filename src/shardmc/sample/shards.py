@@ -179,6 +179,20 @@ def sample(
     return Sampled(ordered, blocks.shares, scaling, job.passes, notes)
 
 
+def prepare_sample(
+    model: Model,
+    blocks: Blocks,
+    sampler: Sampler | Auto,
+    engine: Engine,
+    *,
+    num_draws: int,
+    scaling: Scaling = "rescaled",
+) -> None:
+    """Tell the engine that `sample` comes next."""
+    job = _Job(model, blocks, None, engine, num_draws, 0, scaling, None)
+    job.prepare(sampler.first if isinstance(sampler, Auto) else sampler)
+
+
 class _Job:
     """One call of `sample`: what stays the same whichever sampler runs."""
 
@@ -207,7 +221,7 @@ class _Job:
         if not shards:
             return
         name = type(sampler).__name__
-        key = jax.random.fold_in(self.key, _PURPOSES["sample"])
+        key = self._key("sample")
         program = _SampleShard(self.model, sampler, self.num_draws)
         tuning = self._tune(sampler)
         for shard, result in self.engine.map(
@@ -216,12 +230,25 @@ class _Job:
             self.passes += float(self.blocks.shares[shard]) * int(result.evaluations)
             yield shard, self._bring_home(shard, result, name)
 
+    def prepare(self, sampler: Sampler) -> None:
+        """Have the first program compiled while other things go on."""
+        if sampler.tunes:
+            self.engine.prepare(
+                _TuneShard(self.model, sampler), self.blocks, self.per_shard, self._key("tune")
+            )
+        else:
+            program = _SampleShard(self.model, sampler, self.num_draws)
+            self.engine.prepare(program, self.blocks, self.per_shard, (self._key("sample"), ()))
+
+    def _key(self, purpose: str) -> jax.Array:
+        return jax.random.fold_in(self.key, _PURPOSES[purpose])
+
     def _tune(self, sampler: Sampler) -> Any:
         """Average over a few pilot shards, the same ones whichever shards remain to be sampled."""
         if not sampler.tunes:
             return ()
         pilots = range(min(_PILOTS, self.blocks.num_shards))
-        key = jax.random.fold_in(self.key, _PURPOSES["tune"])
+        key = self._key("tune")
         program = _TuneShard(self.model, sampler)
         results = self.engine.map(program, self.blocks, self.per_shard, key, pilots)
         found = [value for _, value in in_order(results, pilots)]

@@ -14,7 +14,6 @@ from scipy import special
 from shardmc.errors import DataError, unknown
 from shardmc.glm.families.base import Auxiliary, Family
 from shardmc.glm.families.response import Seen
-from shardmc.glm.families.special import softplus
 from shardmc.glm.prior import Prior, rounded
 
 Link = Literal["logit", "probit"]
@@ -44,7 +43,8 @@ def _binomial_logit(eta: jax.Array, successes: jax.Array, trials: jax.Array) -> 
 class Bernoulli(Family):
     """y is 1 with probability p, logit or probit of p is eta.
 
-    Logit: y eta - log(1 + e^eta) = -log(1 + e^((1 - 2 y) eta)). Probit: log Phi((2 y - 1) eta).
+    Both outcomes mirror each other: with s = (2 y - 1) eta the log-likelihood is -log(1 + e^-s) for logit and
+    log Phi(s) for probit.
     """
 
     name = "bernoulli"
@@ -57,9 +57,13 @@ class Bernoulli(Family):
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
+        return self.log_likelihood_towards((2 * response - 1) * eta)
+
+    def log_likelihood_towards(self, eta: jax.Array) -> jax.Array:
+        """Of the outcomes seen, given each row's linear predictor with the sign that favours its own."""
         if self.link == "logit":
-            return -softplus((1 - 2 * response) * eta)  # y eta - log(1 + e^eta) without cancellation
-        return log_ndtr((2 * response - 1) * eta)
+            return jnp.minimum(eta, 0) - jnp.log1p(jnp.exp(-jnp.abs(eta)))
+        return log_ndtr(eta)
 
     def refuse(self, seen: Seen) -> None:
         seen.refuse_not_binary()

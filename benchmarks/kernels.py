@@ -1,0 +1,149 @@
+"""What the draws cost beside their matrix products: a logistic regression written in several ways.
+
+    python benchmarks/kernels.py [--quick]
+
+500,000 rows, 14 coefficients; compiled. For every front end the seconds of the stage that samples, and those of the
+matrix products alone: the same rows in the same shards times as many points, by the same engine. Prints and writes
+docs/benchmarks/kernels.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from datasets import logistic_model
+from jax import lax
+from provenance import header, publish, table
+
+import shardmc
+from shardmc.data import Blocks, Partition, as_source
+from shardmc.engine import Local
+
+DIM = 14
+REPEATS = 11
+
+
+@dataclass(frozen=True)
+class Products:
+    """Program: one shard's rows times all points, and nothing else."""
+
+    def __call__(self, rows: Any, weights: jax.Array, shard: None, points: jax.Array) -> jax.Array:
+        # Behind the barrier no product is left out, though only one row of them comes back.
+        return lax.optimization_barrier(rows[0] @ points.T)[0]
+
+
+def simulate(num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num_rows, DIM)).astype(np.float32)
+    x[:, 0] = 1.0
+    y = rng.random(num_rows) < 1 / (1 + np.exp(-x @ np.linspace(-1, 1, DIM)))
+    return x, y.astype(np.float32)
+
+
+def fits(x: np.ndarray, y: np.ndarray, draws: int) -> dict[str, Callable[[], shardmc.Posterior]]:
+    """The same posterior by three front ends, and by hand less well; each keeps its compiled programs."""
+    from shardmc.glm.families import Bernoulli
+    from shardmc.glm.prepare import prepare
+    from shardmc.glm.regression import model_of
+
+    columns = {f"x{k}": x[:, k] for k in range(1, DIM)}
+    rows = as_source({**columns, "y": y})
+    nothing = {"offset": None, "exposure": None, "trials": None, "drop_missing": False}
+    prepared = prepare(f"y ~ {' + '.join(columns)}", rows, Bernoulli(), None, **nothing)
+
+    def generic(x, y):
+        beta = numpyro.sample("beta", dist.Normal(0, 10).expand([DIM]).to_event(1))
+        with numpyro.plate("rows", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ beta), obs=y)
+
+    def by_hand(log_likelihood):
+        return shardmc.Model(log_likelihood, lambda p: -0.005 * jnp.sum(p["beta"] ** 2), {"beta": DIM})
+
+    def added_afterwards(params, rows):
+        x, y = rows
+        eta = x[:, 1:] @ params["beta"][1:] + params["beta"][0]
+        return y * eta - (jnp.maximum(eta, 0) + jnp.log1p(jnp.exp(-jnp.abs(eta))))
+
+    def general_softplus(params, rows):
+        x, y = rows
+        eta = x @ params["beta"]
+        return y * eta - jax.nn.softplus(eta)
+
+    model = {
+        "built-in family (`glm`, bernoulli)": (model_of(prepared), prepared.source),
+        "plain JAX, written by hand": (logistic_model(DIM), (x, y)),
+        "the same, the intercept added to the product": (by_hand(added_afterwards), (x, y)),
+        "the same, with `jax.nn.softplus`": (by_hand(general_softplus), (x, y)),
+        "NumPyro model": (shardmc.from_numpyro(generic), {"x": x, "y": y}),
+    }
+    return {
+        name: partial(shardmc.fit, *given, draws=draws, seed=1, check=False) for name, given in model.items()
+    }
+
+
+def seconds_of_products(blocks: Blocks, num_points: int) -> float:
+    points = jax.random.normal(jax.random.key(0), (num_points, DIM))
+    engine, times = Local(), []
+    for _ in range(REPEATS + 1):
+        start = time.perf_counter()
+        for _ in engine.map(Products(), blocks, None, points):
+            pass
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[1:]))
+
+
+def measure(num_rows: int, draws: int) -> list[list[object]]:
+    x, y = simulate(num_rows)
+    runs = fits(x, y, draws)
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    posterior = None
+    for repeat in range(REPEATS + 1):
+        for name, run in runs.items():  # in turn, so that a busy moment of the machine meets all of them
+            posterior = run()
+            if repeat:
+                found[name].append(posterior.seconds["sample"])
+    assert posterior is not None
+    evaluations = round(posterior.passes["sample"])
+    blocks = as_source((x, y)).split(Partition(posterior.plan["shards"]), 0)
+    products = seconds_of_products(blocks, evaluations)
+    medians = {name: float(np.median(times)) for name, times in found.items()}
+    quickest = min(medians.values())
+    each = 1e9 / (num_rows * evaluations)
+    rows: list[list[object]] = [
+        ["matrix products alone", f"{products:.4f}", f"{products * each:.2f}", "1.0", ""]
+    ]
+    rows += [
+        [name, f"{s:.4f}", f"{s * each:.2f}", f"{s / products:.1f}", f"{s / quickest:.1f}"]
+        for name, s in medians.items()
+    ]
+    return [[f"{draws:,}", *row] for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few rows; nothing is written")
+    quick = parser.parse_args().quick
+    num_rows, wanted = (20_000, (1_000,)) if quick else (500_000, (10_000, 100_000))
+    rows = [row for draws in wanted for row in measure(num_rows, draws)]
+    columns = ("draws", "what", "seconds", "ns a row and point", "times the products", "times the quickest")
+    text = "# Sampling beside its matrix products\n\n" + header("kernels.py")
+    text += f"""
+Logistic regression, {DIM} coefficients, 500,000 rows; seconds of the stage that samples, medians of {REPEATS} compiled
+runs, all taken in turn. The products are those of the same rows in the same shards with as many points.
+
+{table(columns, rows)}"""
+    publish("kernels.md", text, quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,8 @@
 """fit from end to end: determinism, compilation, options, results that come back from disk."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -231,3 +234,25 @@ def test_newton_steps_move_the_centre_from_the_mean_of_means_to_the_mode(model, 
     np.testing.assert_allclose(five.theta / sd, converged.theta / sd, atol=0.02)
     with pytest.raises(OptionError, match="need the rows"):
         shardmc.combine(np.zeros((2, 5, 1)), shardmc.Recenter("newton", "none", steps=2))
+
+
+def test_a_fit_loads_nothing_that_it_does_not_need():
+    """Each of these takes between a tenth of a second and one; a fit of arrays needs none of them."""
+    heavy = (
+        "scipy.stats",
+        "scipy.optimize",
+        "scipy.spatial",
+        "pandas",
+        "xarray",
+        "matplotlib",
+        "blackjax",
+        "numpyro",
+    )
+    script = (
+        "import sys, numpy as np, shardmc\n"
+        "model = shardmc.Model(lambda p, y: -0.5 * (y - p['mu']) ** 2, None, {'mu': ()})\n"
+        "shardmc.fit(model, np.random.default_rng(0).normal(size=2_000), shards=4, draws=400)\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

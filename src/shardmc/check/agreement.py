@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from shardmc.types import Finding, Located
 
@@ -114,11 +114,11 @@ def _beside_others(q: np.ndarray, dim: int, dispersion: float) -> tuple[float, n
     middle = float(np.nanmedian(roots))
     scatter = (middle / mean) ** 3
     if scatter > _MOST_SCATTER:  # not random samples: the others are no standard
-        return scatter, stats.norm.sf((roots - mean) / sd)
+        return scatter, special.ndtr((mean - roots) / sd)
     scale = max(middle / mean, 1.0)
     spread = 1.4826 * float(np.nanmedian(np.abs(roots - middle)))
     spread = float(np.clip(spread, sd * scale, _MOST_SPREAD * sd * scale))
-    return scatter, stats.norm.sf((roots - mean * scale) / spread)
+    return scatter, special.ndtr((mean * scale - roots) / spread)
 
 
 def _knowledge(located: Located, names: Sequence[str]) -> tuple[np.ndarray, dict[str, int]]:
@@ -198,7 +198,7 @@ def _scattered(
     outliers: np.ndarray, q: np.ndarray, dim: int, scatter: float, dispersion: float
 ) -> list[Finding]:
     """Say that all shards scatter too much where no single one stands out."""
-    p_value = stats.chi2.sf(np.nansum(q) / dispersion, dim * max(int(np.isfinite(q).sum()) - 1, 1))
+    p_value = special.chdtrc(dim * max(int(np.isfinite(q).sum()) - 1, 1), np.nansum(q) / dispersion)
     if len(outliers) > _MOST_NAMED or not scatter > _NOTED_SCATTER or p_value > LEVEL / 10:
         return []
     return [

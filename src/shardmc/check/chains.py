@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from shardmc.check.mixing import effective_size, split_r_hat
 from shardmc.types import Finding
@@ -92,7 +92,7 @@ def _r_hat_limit(chains: int, draws: int, efficiency: np.ndarray, num_shards: in
     halves, size = 2 * chains, draws // 2
     effective = np.maximum(size * efficiency, 2)
     level = _LEVEL / (2 * num_shards * len(efficiency))
-    fisher = stats.f.isf(level, halves - 1, halves * (effective - 1))
+    fisher = special.fdtri(halves - 1, halves * (effective - 1), 1 - level)
     return np.maximum(np.sqrt((size - 1) / size + fisher / effective), _LARGEST_R_HAT)
 
 

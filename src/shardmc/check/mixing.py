@@ -8,7 +8,7 @@ half a second.
 from __future__ import annotations
 
 import numpy as np
-from scipy import fft, special, stats
+from scipy import fft, special
 
 
 def effective_size(series: np.ndarray) -> np.ndarray:
@@ -87,8 +87,28 @@ def split_chains(series: np.ndarray) -> np.ndarray:
 def _normal_scores(series: np.ndarray) -> np.ndarray:
     """Normal quantiles of the ranks of all draws of a series (Blom's)."""
     flat = series.reshape(*series.shape[:-2], -1)
-    ranks = stats.rankdata(flat, axis=-1)
-    return special.ndtri((ranks - 3 / 8) / (flat.shape[-1] + 1 / 4)).reshape(series.shape)
+    return special.ndtri((_ranks(flat) - 3 / 8) / (flat.shape[-1] + 1 / 4)).reshape(series.shape)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1 along the last axis, equal values sharing the mean of theirs.
+
+    As `scipy.stats.rankdata(values, axis=-1)`, without loading all of `scipy.stats`, which takes half a second.
+
+    >>> _ranks(np.array([[3.0, 1.0, 3.0, 2.0]]))
+    array([[3.5, 1. , 3.5, 2. ]])
+    """
+    order = np.argsort(values, axis=-1)
+    ascending = np.take_along_axis(values, order, axis=-1)
+    position = np.broadcast_to(np.arange(values.shape[-1]), values.shape)
+    differs = ascending[..., 1:] != ascending[..., :-1]
+    edge = np.ones_like(differs[..., :1])
+    first = np.maximum.accumulate(np.where(np.concatenate([edge, differs], axis=-1), position, 0), axis=-1)
+    beyond = np.where(np.concatenate([differs, edge], axis=-1), position, values.shape[-1])
+    last = np.minimum.accumulate(beyond[..., ::-1], axis=-1)[..., ::-1]
+    ranks = np.empty(values.shape)
+    np.put_along_axis(ranks, order, (first + last) / 2 + 1, axis=-1)
+    return ranks
 
 
 def _r_hat(series: np.ndarray) -> np.ndarray:

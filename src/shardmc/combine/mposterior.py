@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from scipy.spatial.distance import pdist
 
 from shardmc.combine.moments import Varying, invertible_covariances
 from shardmc.combine.pool import pool
@@ -76,6 +75,8 @@ class MPosterior(Combiner):
 
     def _gram(self, points: list[np.ndarray]) -> np.ndarray:
         """G, one pair of shards at a time."""
+        from scipy.spatial.distance import pdist  # only here: whoever does not combine so need not load it
+
         thinned = np.concatenate([p[:: max(len(p) * len(points) // 500, 1)] for p in points])
         median = float(np.median(pdist(thinned[:1000], "sqeuclidean"))) if len(thinned) > 1 else 0.0
         # Where most draws coincide the median says nothing; in whitened coordinates 1 is the natural scale.

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, final, get_args
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
 
 from shardmc.combine.moments import in_varying_directions, inflation, invertible_covariances, symmetric
 from shardmc.combine.pool import pool
@@ -121,6 +119,10 @@ def free_support_barycenter(shards: Sequence[np.ndarray], shares: np.ndarray, it
     array([[2.],
            [4.]])
     """
+    # Only here: whoever does not combine so need not load them.
+    from scipy.optimize import linear_sum_assignment
+    from scipy.spatial.distance import cdist
+
     means = np.stack([s.mean(axis=0) for s in shards])
     support = shards[0] - means[0] + shares @ means
     for _ in range(iterations):

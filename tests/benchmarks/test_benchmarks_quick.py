@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {
+    "kernels": [],
     "gpu": ["--no-nuts", "--shards", "20", "--draws", "1000"],
     "peers": ["--only", "synthetic-20000", "--methods", "shardmc, plain JAX", "NumPyro NUTS", "Laplace"],
     "scaling": [],

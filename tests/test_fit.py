@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 import shardmc
+from shardmc.engine.local import run_batch
 from shardmc.errors import OptionError, RunError
 
 ROWS = 3_001
@@ -256,3 +257,16 @@ def test_a_fit_loads_nothing_that_it_does_not_need():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_is_prepared_is_what_runs(rows, monkeypatch):
+    """Programs prepared in another shape than they are run in would be compiled twice."""
+
+    def compiled() -> int:
+        before = run_batch._cache_size()
+        shardmc.fit(shardmc.Model(log_likelihood, log_prior, {"beta": 3}), rows, shards=5, draws=500)
+        return run_batch._cache_size() - before
+
+    ahead = compiled()
+    monkeypatch.setattr(shardmc.Local, "prepare", lambda *args: None)
+    assert ahead == compiled()

@@ -2,6 +2,7 @@
 
 import os
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
@@ -272,3 +273,23 @@ def test_a_program_that_cannot_be_compiled_says_so_where_it_is_run():
     _compiler().submit(lambda: None).result()
     with pytest.raises(ValueError, match="no such program"):
         list(Local().map(broken, blocks, None, None))
+
+
+@pytest.mark.parametrize("engine", [Local(), Local(batch=8), Local(batch=4, width=4)], ids=repr)
+def test_preparing_computes_no_shard(engine):
+    blocks = as_source({"x": np.arange(40.0)}).split(Partition(5), 0)
+    seen: list[int] = []
+
+    def counted(rows, weights, shard, shared):
+        jax.debug.callback(lambda i: seen.append(int(i)), shard)
+        return jnp.sum(weights * rows["x"])
+
+    before = run_batch._cache_size()
+    engine.prepare(counted, blocks, np.arange(5), None)
+    _compiler().submit(lambda: None).result()
+    jax.effects_barrier()
+    assert seen == []
+    list(engine.map(counted, blocks, np.arange(5), None))
+    jax.effects_barrier()
+    assert set(seen) == set(range(5))  # the control: the counter counts
+    assert run_batch._cache_size() == before + 1

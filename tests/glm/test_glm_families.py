@@ -254,6 +254,15 @@ def test_special_functions_are_scipys():
     np.testing.assert_allclose(softplus(jnp.asarray(x)), np.logaddexp(0, x.astype(float)), rtol=4e-7)
 
 
+@pytest.mark.parametrize("function", [softplus, lambda x: -Bernoulli().log_likelihood_towards(-x)])
+def test_softplus_has_its_derivatives_at_zero(function):
+    """Where its parts have kinks: a table starts there if all coefficients are zero."""
+    for point in (0.0, -0.0, 1e-3, 5.0, -90.0):
+        p = special.expit(point)
+        assert jax.grad(function)(point) == pytest.approx(p, rel=1e-5)
+        assert jax.grad(jax.grad(function))(point) == pytest.approx(p * (1 - p), rel=1e-5)
+
+
 def test_negative_binomial_slopes_are_those_of_its_values():
     """The derivatives are written out by hand: they are compared with those of the reference in float64."""
     y, shape = COUNTS[:6], 1.3

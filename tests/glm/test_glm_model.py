@@ -38,8 +38,11 @@ def table():
     )
 
 
+NOTHING = {"offset": None, "exposure": None, "trials": None, "drop_missing": False}
+
+
 def prepared(formula, data, family, **options):
-    options = {"offset": None, "exposure": None, "trials": None, "drop_missing": False} | options
+    options = NOTHING | options
     return prepare(formula, as_source(data), named_family(family), None, **options)
 
 
@@ -154,6 +157,17 @@ def test_the_same_formula_on_the_same_table_is_the_same_model(table):
     assert model_of(prepared("count ~ x + g", table.assign(x=2 * table.x), "poisson")) is not first
     assert model_of(prepared("count ~ x", table, "poisson")) is not first
     assert model_of(prepared("count ~ x + g", table, "negative_binomial")) is not first
+
+
+def test_a_family_of_ones_own_does_not_share_the_model_of_its_namesake(table):
+    class Poisson(type(named_family("poisson"))):  # type: ignore[misc]
+        """With another likelihood, but the name and options of the one it inherits from."""
+
+    mine, theirs = (
+        prepare("count ~ x", as_source(table), family, None, **NOTHING)
+        for family in (Poisson(), named_family("poisson"))
+    )
+    assert model_of(mine) is not model_of(theirs)
 
 
 def test_models_travel(table):

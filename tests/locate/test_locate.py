@@ -100,6 +100,30 @@ def test_shard_modes_are_the_same_wherever_the_search_starts(starts):
     np.testing.assert_allclose(located.shard_curvatures, again.shard_curvatures, rtol=0.01)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_modes_of_small_shards_with_a_rare_column_are_exact(seed):
+    """Far from a Gaussian, and with kept rows: the claimed error must not be far below the true one."""
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(4_000), rng.normal(size=4_000), rng.random(4_000) < 0.03])
+    y = rng.random(4_000) < 1 / (1 + np.exp(-x @ [-0.5, 1.0, 1.0]))
+    prior = lambda params: -0.5 * jnp.sum(params["beta"] ** 2)  # noqa: E731
+    model, _ = logistic(x, y, prior)
+    blocks = as_source((x.astype(np.float32), y.astype(np.float32))).split(Partition(30), 0)
+    mode = locate(model, blocks, Local())
+    kept = blocks.keep([np.array([i % 7]) for i in range(30)])
+    located = locate_shards(model, kept, mode, Local())
+    assert located.found.all()
+    for names, batch in kept.batches(range(30), 1):
+        (sx, sy), weights = (np.asarray(sx, np.float64) for sx in batch.take(0)[0]), batch.take(0)[1]
+        theta, weights = located.shard_modes[names[0]], np.asarray(weights, np.float64)
+        for _ in range(30):
+            p = 1 / (1 + np.exp(-sx @ theta))
+            curvature = (sx * (weights * p * (1 - p))[:, None]).T @ sx + np.eye(3)
+            theta = theta + np.linalg.solve(curvature, sx.T @ (weights * (sy - p)) - theta)
+        gap = located.shard_modes[names[0]] - theta
+        assert np.sqrt(gap @ curvature @ gap) < DECREMENT
+
+
 def test_a_start_that_is_the_mode_takes_one_pass():
     model, x, y = regression()
     blocks = as_source((x, y)).split(Partition(8), 0)

@@ -33,7 +33,7 @@ def run_batch(
 
     Shards run one after another (or `width` at a time) inside one compiled loop: the loop's body does not depend on
     how many there are, so the batch size does not change the draws. Of a batch that was filled up by repeating a
-    shard only the first `count` are computed.
+    shard only the first `count` are wanted; with `width` 1 no more are computed, and of none none.
     """
 
     def evaluate(i: jax.Array) -> Any:
@@ -47,8 +47,13 @@ def run_batch(
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(evaluate, i))
         return lax.cond(i < count, evaluate, lambda _: empty, i)
 
-    shards = jnp.arange(batch.num_shards)
-    return lax.map(one, shards) if width == 1 else lax.map(one, shards, batch_size=width)
+    def every() -> Any:
+        shards = jnp.arange(batch.num_shards)
+        return lax.map(one, shards) if width == 1 else lax.map(one, shards, batch_size=width)
+
+    # Of shards side by side all are computed, whatever `count` is; so nothing at all is asked for here.
+    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(every))
+    return lax.cond(count > 0, every, lambda: nothing)
 
 
 @final
@@ -117,7 +122,7 @@ class Local(Engine):
 
         def compile_it() -> None:
             with precision.applied():
-                names, batch = next(iter(blocks.batches(range(size), size)))
+                names, batch = next(iter(blocks.batches(range(min(size, blocks.num_shards)), size)))
                 run_batch(program, width, batch, _of_batch(per_shard, names, batch), shared, 0)
 
         _compiler().submit(compile_it)

@@ -106,14 +106,15 @@ def glm(
 def model_of(prepared: Prepared) -> Model:
     """The model of a formula on a table: the same object, with its compiled programs, when both come again."""
     design, start = prepared.design, _start(prepared)
-    return _built(_Asked(f"{design.label} {start}", design, start))
+    return _built(_Asked(f"{design.label} {start}", type(design.family), design, start))
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A design and where to start, known by their text."""
+    """A design and where to start, known by their text and the kind of family, which may be a user's own."""
 
     text: str
+    family: type
     design: Design = field(compare=False)
     start: dict[str, Any] = field(compare=False)
 

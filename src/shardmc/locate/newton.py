@@ -46,7 +46,7 @@ class SubposteriorTerms:
 
 @dataclass(frozen=True)
 class _Terms:
-    """Log posterior gain over the previous point, gradient and curvature, in the coordinates of a basis."""
+    """Log posterior gain over a frame's centre, gradient and curvature at a point, in the frame's coordinates."""
 
     gain: float
     gradient: np.ndarray
@@ -95,6 +95,7 @@ class _Evaluator:
     def __init__(self, model: Model, blocks: Blocks, engine: Engine) -> None:
         self.model, self.blocks, self.engine = model, blocks, engine
         self.passes = 0.0
+        self._last: tuple[Frame, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]
 
     def __call__(self, frame: Frame, u: np.ndarray, shards: Sequence[int] | None = None) -> _Terms:
         """Terms at the point u of the frame from all shards, or from some that stand for all."""
@@ -104,23 +105,29 @@ class _Evaluator:
         results = self.engine.map(
             SubposteriorTerms(self.model), self.blocks, at, DeviceFrame.of(frame), shards
         )
-        each = [terms for _, terms in in_order(results, wanted)]
-        gains, gradients, curvatures = (np.stack(t).astype(np.float64) for t in zip(*each, strict=True))
         total = float(shares.sum())
         self.passes += total
-        weights = shares / total
-        curvature = np.tensordot(weights, curvatures, 1)
-        self._last = (frame, u, gradients, curvatures)
-        return _Terms(float(weights @ gains), weights @ gradients, (curvature + curvature.T) / 2)
+        gain, gradient, curvature = 0.0, np.zeros(len(u)), np.zeros((len(u), len(u)))
+        self._last = (frame, u, [])
+        for weight, (_, terms) in zip(shares / total, in_order(results, wanted), strict=True):
+            gain += weight * float(terms[0])
+            gradient += weight * terms[1]
+            curvature += weight * terms[2]
+            self._last[2].append(terms[1:])
+        return _Terms(gain, gradient, (curvature + curvature.T) / 2)
 
     def shard_starts(self) -> np.ndarray:
-        """Where an undamped Newton step from the last point leads every shard, (shard, dim); NaN if one is singular."""
-        frame, u, gradients, curvatures = self._last
-        try:
-            steps = np.linalg.solve(curvatures, gradients[..., None])[..., 0]
-        except np.linalg.LinAlgError:
-            steps = np.full_like(gradients, np.nan)
-        return frame.center + (u + steps) @ frame.basis.T
+        """Where an undamped Newton step from the last point leads every shard, (shard, dim); NaN if it is singular."""
+        frame, u, terms = self._last
+        steps = np.stack([_full_step(*(np.asarray(t, np.float64) for t in each)) for each in terms])
+        return frame.to_theta(u + steps)
+
+
+def _full_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray:
+    try:
+        return np.linalg.solve(curvature, gradient)
+    except np.linalg.LinAlgError:
+        return np.full(len(gradient), np.nan)
 
 
 def expanded(
@@ -242,7 +249,8 @@ class _Ascent:
         small = self.step.decrement < tolerance or (
             self.step.decrement < 0.3 and self.remaining < tolerance / 10
         )
-        return small and self.flat == 0 and self.slow < 2
+        # A step that was just found to lead nowhere is none to be taken on trust.
+        return small and self.length == 1.0 and self.flat == 0 and self.slow < 2
 
     @property
     def way(self) -> np.ndarray:

@@ -82,6 +82,8 @@ class ShardMode:
             arrived = (decrement < DECREMENT) | ((decrement < 0.3) & (remaining < DECREMENT / 10))
             return _Search(state.steps + 1, state.u + length * step, curvature, decrement, remaining, arrived)
 
+        # Where plain steps led may be worse than the centre, or nowhere.
+        start = jnp.where(target.log_density(start) > -0.05, start, 0)
         far = jnp.asarray(jnp.inf, start.dtype)
         curvature = jnp.zeros((*start.shape, *start.shape))
         begin = _Search(jnp.int32(0), start, curvature, far, far, jnp.array(False))
@@ -97,8 +99,7 @@ class _Steps:
         self.u = guesses.copy()  # (shard, dim)
         self.curvatures = np.full((count, dim, dim), np.nan)
         self.decrements = np.full(count, np.inf)  # what the last step left; infinite where no mode was found
-        # A guess is a Newton step off the centre, so its length is the first decrement; about, if rows were kept since.
-        self.last = np.linalg.norm(guesses, axis=1)
+        self.last = np.full(count, np.nan)  # decrement of the last step
 
     def advance(self, shard: int, terms: Sequence[np.ndarray]) -> bool:
         """Take a shard's next step; whether another one is worth taking."""
@@ -108,9 +109,12 @@ class _Steps:
         if step is None or not gain > -0.05:
             self.u[shard] = 0.0
             return False
-        decrement = math.sqrt(max(gradient @ step, 0.0))
-        remaining = left_after(decrement, self.last[shard])
-        closer = decrement < self.last[shard]
+        decrement, before = math.sqrt(max(gradient @ step, 0.0)), self.last[shard]
+        if math.isnan(before):
+            # A guess is a Newton step off the centre; about, if rows were kept since.
+            before = math.sqrt(max(self.u[shard] @ curvature @ self.u[shard], 0.0))
+        remaining = left_after(decrement, before)
+        closer = decrement < before
         self.last[shard] = decrement
         if decrement < DECREMENT or (decrement < _LONGEST and remaining < DECREMENT / 10):
             self.curvatures[shard], self.decrements[shard] = curvature, remaining
@@ -122,6 +126,8 @@ class _Steps:
 
 def _newton_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray | None:
     """The step to the summit of a quadratic, if it has one."""
+    if not np.isfinite(curvature).all():
+        return None
     try:
         factor = np.linalg.cholesky((curvature + curvature.T) / 2)
     except np.linalg.LinAlgError:
@@ -144,7 +150,7 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
     found = _Steps(guesses)
     device, real = DeviceFrame.of(frame), jnp.result_type(float)
     passes = 0.0
-    closing_in = [int(i) for i in np.flatnonzero(found.last)]
+    closing_in = [int(i) for i in np.flatnonzero(guesses.any(axis=1))]
     for _ in range(_ROUNDS):
         if not closing_in:
             break

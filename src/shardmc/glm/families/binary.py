@@ -14,6 +14,7 @@ from scipy import special
 from shardmc.errors import DataError, unknown
 from shardmc.glm.families.base import Auxiliary, Family
 from shardmc.glm.families.response import Seen
+from shardmc.glm.families.special import softplus
 from shardmc.glm.prior import Prior, rounded
 
 Link = Literal["logit", "probit"]
@@ -62,7 +63,7 @@ class Bernoulli(Family):
     def log_likelihood_towards(self, eta: jax.Array) -> jax.Array:
         """Of the outcomes seen, given each row's linear predictor with the sign that favours its own."""
         if self.link == "logit":
-            return jnp.minimum(eta, 0) - jnp.log1p(jnp.exp(-jnp.abs(eta)))
+            return -softplus(-eta)
         return log_ndtr(eta)
 
     def refuse(self, seen: Seen) -> None:

@@ -27,9 +27,10 @@ CHUNK = 1_000_000
 REMARKS = """
 Of 10^9 rows nearly all of the time the card is busy: with 128 evaluations of every row for the draws and 100 gradients
 for the certificate, as matrix products in full float32, and with about four passes with derivatives to find the modes
-and the influential rows. Of 10^8 rows more than half of the time is the check's, and that the host's: it looks at 1,000
-chains of 14 coordinates. NumPyro cannot hold 10^9 rows, as it copies them; on 10^8 rows its chain had not begun to mix
-when its time was over, so a ratio of rates says little beyond its order of magnitude.
+and the influential rows. Of 10^8 rows about half of the time is the check's, and most of that the host's, as it does
+not grow with the rows: it looks at 1,000 chains of 14 coordinates. NumPyro cannot hold 10^9 rows, as it copies them; on
+10^8 rows its chain had not begun to mix when its time was over, so a ratio of rates says little beyond its order of
+magnitude.
 """
 
 

@@ -157,7 +157,8 @@ next to what so many draws would give if they were exact. Less its noise it can 
 parameters have more effective draws than the worst, by whose number the noise is reckoned, and the KL itself is the
 bound. Passes are evaluations of every row, of shards of their own part. Samplers on all rows had a limited time, and
 with it few draws to adapt: their rates are as measured, and those of a run of hours would be better where they took
-very many steps a draw, and worse where, as their KL says, they had not reached the posterior yet.
+very many steps a draw, and worse where, as their KL says, they had not reached the posterior yet. Results are kept run
+by run, and those of this page are not of one go: [how they were made](peers-runs.md).
 """
 
 

@@ -93,8 +93,7 @@ def _normal_scores(series: np.ndarray) -> np.ndarray:
 def _ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 1 along the last axis, equal values sharing the mean of theirs.
 
-    As `scipy.stats.rankdata(values, axis=-1)` of finite values, without loading all of `scipy.stats`, which takes
-    half a second.
+    As `scipy.stats.rankdata(values, axis=-1)` of finite values, without loading all of `scipy.stats` for it.
 
     >>> _ranks(np.array([[3.0, 1.0, 3.0, 2.0]]))
     array([[3.5, 1. , 3.5, 2. ]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -37,13 +38,14 @@ class Chromium:
     """One browser with one page; messages are JSON with a zero byte behind each."""
 
     def __init__(self, program: str, profile: Path) -> None:
+        self.program = program
         command_read, self._write = os.pipe()
         self._read, answer_write = os.pipe()
-        # The browser reads commands from descriptor 3 and answers on 4. Higher numbers first: either may be 3 or 4.
-        high_read, high_write = os.dup2(command_read, 60), os.dup2(answer_write, 61)
+        # The browser reads commands from descriptor 3 and answers on 4. Free higher numbers first: these may be 3 or 4.
+        high_read, high_write = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (command_read, answer_write))
         arguments = " ".join(f"'{a}'" for a in (program, *FLAGS, f"--user-data-dir={profile}", "about:blank"))
         self._process = subprocess.Popen(
-            ["bash", "-c", f"exec {arguments} 3<&60 4>&61"],
+            ["bash", "-c", f"exec {arguments} 3<&{high_read} 4>&{high_write}"],
             pass_fds=(high_read, high_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

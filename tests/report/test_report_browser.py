@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+
 import pytest
 
 from shardmc.report import write_report
@@ -120,3 +123,12 @@ def test_prints_in_light_colors(pages, browser, tmp_path):
     browser.call("Emulation.setEmulatedMedia", media="print", features=[dark])
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.pdf(tmp_path / "page.pdf").stat().st_size > 20_000
+
+
+def test_starting_a_browser_leaves_the_open_files_alone(browser, tmp_path):
+    """A font's file that matplotlib holds open was once replaced by the browser's pipe, by number."""
+    with contextlib.ExitStack() as opened:
+        files = [opened.enter_context(open(os.devnull)) for _ in range(80)]
+        before = [os.fstat(file.fileno()) for file in files]
+        opened.callback(type(browser)(browser.program, tmp_path / "profile").close)
+        assert [os.fstat(file.fileno()) for file in files] == before

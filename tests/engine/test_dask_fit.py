@@ -43,7 +43,7 @@ def local(model, rows):
 
 
 def check_equal(posterior, local):
-    """To the last bit: on CPUs of one kind the compiled bodies are the same, whatever the batches."""
+    """To the last bit: on CPUs of one kind, with as many threads each, the compiled bodies are the same."""
     np.testing.assert_array_equal(posterior.mode, local.mode)
     np.testing.assert_array_equal(posterior.shards.draws, local.shards.draws)
     np.testing.assert_array_equal(posterior.theta, local.theta)

@@ -240,9 +240,19 @@ def test_rows_and_results_have_the_precision_of_the_caller(engine, kind, tmp_pat
     assert total == pytest.approx(data["x"].sum() + 3 * 2.0**-42, abs=1e-14)
 
 
-def test_xla_has_as_many_threads_as_its_worker(client):
+def test_xla_has_as_many_threads_as_its_worker():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=3, dashboard_address=":0") as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        Dask(client)._prepared()
+        assert set(client.run(lambda: os.environ.get("NPROC")).values()) == {"3"}
+
+
+def test_the_number_of_threads_in_a_workers_environment_stays(client):
     Dask(client)._prepared()
-    assert set(client.run(lambda: os.environ.get("NPROC")).values()) == {"1"}
+    assert set(client.run(lambda: os.environ.get("NPROC")).values()) == {str(os.cpu_count())}
 
 
 def test_what_was_prepared_is_not_compiled_again():

@@ -25,7 +25,9 @@ class Batch:
     No row is copied to make a shard: `take` slices `capacity` rows, the same number for every shard, and gives those
     beyond the shard's own (a neighbour's) weight 0. Own rows weigh `1 / share`, kept rows 1, so that the
     share-weighted sum over shards counts every row once. Whoever makes a batch sees to it that no slice passes the end
-    of the arrays (starts + capacity <= length): then the j-th row taken is the shard's own j-th row.
+    of the arrays (starts + capacity <= length): then the j-th row taken is the shard's own j-th row. Arrays of several
+    batches are longer than one slice: XLA drops a slice that is the whole array, compiles the shard otherwise, and its
+    results would differ in the last bits from those of the same shard in a larger batch.
     """
 
     rows: Rows  # (length, ...)

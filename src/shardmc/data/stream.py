@@ -39,8 +39,9 @@ class StreamBlocks(Blocks):
         return self.kept.count if self.kept else 0
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
-        # Always as long as if all shards were the largest, so that one compiled program serves every batch.
-        length = size * self.capacity
+        # Always as long as if all shards were the largest, so that one compiled program serves every batch; a row more,
+        # so that no slice is the whole array.
+        length = size * self.capacity + 1
         groups = list(groups_of(shards, size))
         with ThreadPoolExecutor(1, thread_name_prefix="shardmc-read") as reader:
             ahead = deque(reader.submit(self._read, group, length) for group, _ in groups[:1])

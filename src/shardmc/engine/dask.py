@@ -278,13 +278,14 @@ class _SentRows:
         self.parts.pop(group[0] // self.size, None)
 
     def _pack(self, number: int) -> tuple[Any, Any]:
-        """Rows and weights of a group, every shard's slice of `capacity` rows after the other's."""
+        """Rows and weights of a group, every shard's slice of `capacity` rows after the other's, and a row more."""
         shards = range(number * self.size, min((number + 1) * self.size, self.blocks.num_shards))
         _, batch = next(iter(self.blocks.batches(shards, self.size)))
         starts = np.asarray(batch.starts)
 
         def pack(array: Any) -> np.ndarray:
-            return np.concatenate([np.asarray(array[start : start + batch.capacity]) for start in starts])
+            parts = [np.asarray(array[start : start + batch.capacity]) for start in starts]
+            return np.concatenate([*parts, parts[-1][-1:]])
 
         return jax.tree.map(pack, batch.rows), jax.tree.map(pack, batch.row_weights)
 

@@ -181,10 +181,10 @@ def svi(case: Case, seconds: float, begun: float) -> Run:
     from numpyro.infer import SVI, Trace_ELBO
     from numpyro.infer.autoguide import AutoMultivariateNormal
 
+    steps = _affordable(case, 0.8 * seconds)
     compiling = Compiling()
     model = numpyro_model(case)
     guide = AutoMultivariateNormal(model, init_scale=0.01)
-    steps = _affordable(case, 0.8 * seconds)
     schedule = _decaying(steps)
     engine = SVI(model, guide, numpyro.optim.Adam(schedule), Trace_ELBO())
     found = engine.run(jax.random.key(0), steps, **case.rows, progress_bar=False)
@@ -202,8 +202,8 @@ def numpyro_nuts(case: Case, seconds: float, begun: float) -> Run:
     import jax
     from numpyro.infer import MCMC, NUTS
 
+    count, begun = _affordable_draws(case, seconds, begun)
     compiling = Compiling()
-    count = _affordable_draws(case, seconds)
     mcmc = MCMC(NUTS(numpyro_model(case)), num_warmup=count, num_samples=count, progress_bar=False)
     mcmc.run(jax.random.key(0), **case.rows, extra_fields=("num_steps",))
     samples = mcmc.get_samples()
@@ -221,10 +221,10 @@ def blackjax_nuts(case: Case, seconds: float, begun: float) -> Run:
     import jax
     import jax.numpy as jnp
 
+    count, begun = _affordable_draws(case, seconds, begun)
     compiling = Compiling()
     density = log_posterior(case)
     data = tuple(jnp.asarray(v) for v in case.rows.values())
-    count = _affordable_draws(case, seconds)
 
     # The data as arguments: as constants they would be folded while compiling.
     @jax.jit
@@ -251,6 +251,7 @@ def blackjax_nuts(case: Case, seconds: float, begun: float) -> Run:
 
 def nutpie_nuts(case: Case, seconds: float, begun: float) -> Run:
     """nutpie on a PyMC model, two chains side by side."""
+    count, begun = _affordable_draws(case, seconds, begun)
     import nutpie
     import pymc as pm
 
@@ -266,7 +267,6 @@ def nutpie_nuts(case: Case, seconds: float, begun: float) -> Run:
             pm.Normal("y", eta, pm.HalfNormal("sigma", PRIOR_SD), observed=y)
     compiled = nutpie.compile_pymc_model(model)
     ready = time.perf_counter()
-    count = _affordable_draws(case, seconds)
     sampler = nutpie.sample(
         compiled, draws=count, tune=count, chains=2, cores=2, progress_bar=False, seed=0, blocking=False
     )
@@ -311,9 +311,11 @@ def _affordable(case: Case, seconds: float) -> int:
 _STEPS_A_DRAW = 30
 
 
-def _affordable_draws(case: Case, seconds: float) -> int:
-    """Draws, and as many to adapt, that fit into the time; at most 1,000."""
-    return int(min(1_000, max(20, _affordable(case, seconds) // (2 * _STEPS_A_DRAW))))
+def _affordable_draws(case: Case, seconds: float, begun: float) -> tuple[int, float]:
+    """Draws, and as many to adapt, that fit into the time, at most 1,000; and `begun`, later by what this took."""
+    start = time.perf_counter()
+    count = int(min(1_000, max(20, _affordable(case, seconds) // (2 * _STEPS_A_DRAW))))
+    return count, begun + time.perf_counter() - start
 
 
 METHODS = {

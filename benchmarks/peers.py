@@ -207,8 +207,8 @@ def _row(found: dict, truth: dict) -> list[object]:
         f"{found['ess']:,.0f}" if sampler else "",
         f"{found['ess'] / found['cold']:,.3g}" if sampler else "",
         f"{found['ess'] / found['warm']:,.3g}" if sampler else "",
-        f"{kl:.2g}",
-        f"{floor:.2g}",
+        f"{kl:.2g}" if np.isfinite(kl) else "",
+        f"{floor:.2g}" if np.isfinite(floor) else "",
         f"{gap:.2g}",
         f"{found['peak'] / 1e9:.2f} GB",
         "" if np.isnan(passes) else f"{passes:,.0f}",
@@ -239,12 +239,18 @@ def aims(results: list[dict]) -> str:
                     rows.append(_aim(name, draws, f"times NumPyro NUTS, {kind}", times, least))
             if peers:
                 fastest = max(peers.values(), key=lambda peer: _rate(peer, "warm"))
-                kl, floor, _ = kl_and_floor(fastest, truth)
-                astray = " (whose draws are not the posterior's yet)" if kl - floor > ASTRAY else ""
                 times = _rate(ours, "warm") / _rate(fastest, "warm")
-                rows.append(_aim(name, draws, f"times the fastest peer{astray}, warm", times, 100))
+                what = f"times the fastest peer{_caveat(fastest, truth)}, warm"
+                rows.append(_aim(name, draws, what, times, 100))
             rows.append(_kl_aim(name, draws, ours, runs.get("Laplace"), truth))
     return "\n" + table(("case", "", "what", "measured", "aimed at", ""), rows) if rows else ""
+
+
+def _caveat(peer: dict, truth: dict) -> str:
+    kl, floor, _ = kl_and_floor(peer, truth)
+    if not np.isfinite(floor):
+        return " (of too few draws to be judged)"
+    return " (whose draws are not the posterior's yet)" if kl - floor > ASTRAY else ""
 
 
 def _rate(run: dict, kind: str) -> float:

@@ -9,7 +9,6 @@ the Monte Carlo standard error of their difference, so that errors of two or thr
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -35,8 +34,6 @@ COLUMNS = (
     "noise",
     "sd ratios",
     "certificate",
-    "shardmc, s",
-    "NUTS, s",
 )
 CASES = {
     "gaussian": ("gaussian", {}),
@@ -112,7 +109,7 @@ def prior(design: Design, name: str):
     return PRIORS[chosen.name](*chosen.arguments)
 
 
-def nuts(design: Design, data: pd.DataFrame, draws: int) -> tuple[dict[str, np.ndarray], float]:
+def nuts(design: Design, data: pd.DataFrame, draws: int) -> dict[str, np.ndarray]:
     """Full-data NUTS with columns in standard units about their means; draws in the columns' own units."""
     frame = design.frame(pa.Table.from_pandas(data, preserve_index=False))
     x = design.encoder.matrix(frame)
@@ -140,19 +137,17 @@ def nuts(design: Design, data: pd.DataFrame, draws: int) -> tuple[dict[str, np.n
         eta = eta if offset is None else eta + offset
         numpyro.sample("y", likelihood(design, eta, own, trials), obs=y)
 
-    start = time.perf_counter()
     mcmc = MCMC(NUTS(model, dense_mass=True), num_warmup=500, num_samples=draws, progress_bar=False)
     # As arguments: constants of this size would be folded when the sampler is compiled.
     mcmc.run(jax.random.key(11), scaled, y if levels is None else y.astype(int), offset, trials)
     found = {name: np.asarray(v, np.float64) for name, v in mcmc.get_samples().items()}
-    seconds = time.perf_counter() - start
     result = {name: found[name] / s for name, s in zip(design.names, sd, strict=True)}
     moved = sum(result[name] * m for name, m in zip(design.names, middle, strict=True))
     if levels is None:
         result["Intercept"] = found["center"] - moved
     else:
         result |= {f"cutpoint[{k}]": found["center"][:, k] + moved for k in range(len(levels) - 1)}
-    return result | {name: found[name] for name in design.family.auxiliaries}, seconds
+    return result | {name: found[name] for name in design.family.auxiliaries}
 
 
 def ess(values: np.ndarray) -> float:
@@ -163,10 +158,8 @@ def compare(
     case: str, formula: str, family: str, options: dict[str, str], data: pd.DataFrame, draws: int
 ) -> list[object]:
     """One row of the table: a formula's posterior next to that of NUTS on all rows."""
-    start = time.perf_counter()
     posterior = glm(formula, data, family, draws=draws, seed=2, **options)
-    seconds = time.perf_counter() - start
-    reference, nuts_seconds = nuts(design_of(posterior), data, 1_000 if draws < 5_000 else 3_000)
+    reference = nuts(design_of(posterior), data, 1_000 if draws < 5_000 else 3_000)
     ours = posterior.flat()
     errors, noises, ratios = [], [], []
     for name, theirs in reference.items():
@@ -181,8 +174,6 @@ def compare(
         float(max(noises)),
         f"{min(ratios):.3f} to {max(ratios):.3f}",
         verdict,
-        f"{seconds:.1f}",
-        f"{nuts_seconds:.1f}",
     ]
 
 
@@ -221,8 +212,7 @@ def main() -> None:
         + header("families.py")
         + f"\n{num_rows:,} simulated rows, `age + log_income + region + age:log_income`, {draws:,} draws; NumPyro's "
         "NUTS on all rows with the same priors. Errors of means in posterior standard deviations; `noise` is the "
-        "largest Monte Carlo standard error of such a difference. Times include compilation and what else the "
-        "machine had to do.\n\n" + table(COLUMNS, rows)
+        "largest Monte Carlo standard error of such a difference.\n\n" + table(COLUMNS, rows)
     )
     publish("families.md", text, asked.prints_only)
 

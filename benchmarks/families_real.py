@@ -101,9 +101,7 @@ def main() -> None:
         + header("families_real.py")
         + f"\n{num_rows:,} random rows of each, {draws:,} draws; NumPyro's NUTS on all of them, same priors. "
         "Errors of means in posterior standard deviations; `noise` is the largest Monte Carlo standard error of such a "
-        "difference. Times include compilation and what else the machine had to do.\n\n"
-        + table((COLUMNS[0], "data and formula", *COLUMNS[1:]), rows)
-        + REMARKS
+        "difference.\n\n" + table((COLUMNS[0], "data and formula", *COLUMNS[1:]), rows) + REMARKS
     )
     publish("families_real.md", text, asked.prints_only)
 

@@ -207,8 +207,8 @@ def _row(found: dict, truth: dict) -> list[object]:
         f"{found['ess']:,.0f}" if sampler else "",
         f"{found['ess'] / found['cold']:,.3g}" if sampler else "",
         f"{found['ess'] / found['warm']:,.3g}" if sampler else "",
-        f"{kl:.2g}",
-        f"{floor:.2g}",
+        f"{kl:.2g}" if np.isfinite(kl) else "",
+        f"{floor:.2g}" if np.isfinite(floor) else "",
         f"{gap:.2g}",
         f"{found['peak'] / 1e9:.2f} GB",
         "" if np.isnan(passes) else f"{passes:,.0f}",
@@ -218,6 +218,8 @@ def _row(found: dict, truth: dict) -> list[object]:
 AIMS = {"covertype-4": (200, 1_000), "covertype-14": (3_000, 10_000)}
 """Times NumPyro NUTS's effective draws a second, cold and warm."""
 LARGEST_KL = 0.02
+ASTRAY = 1.0
+"""KL less its noise beyond which a sampler has plainly not reached the posterior in its time."""
 
 
 def aims(results: list[dict]) -> str:
@@ -236,10 +238,19 @@ def aims(results: list[dict]) -> str:
                     times = _rate(ours, kind) / _rate(peers["NumPyro NUTS"], kind)
                     rows.append(_aim(name, draws, f"times NumPyro NUTS, {kind}", times, least))
             if peers:
-                times = _rate(ours, "warm") / max(_rate(p, "warm") for p in peers.values())
-                rows.append(_aim(name, draws, "times the fastest peer, warm", times, 100))
+                fastest = max(peers.values(), key=lambda peer: _rate(peer, "warm"))
+                times = _rate(ours, "warm") / _rate(fastest, "warm")
+                what = f"times the fastest peer{_caveat(fastest, truth)}, warm"
+                rows.append(_aim(name, draws, what, times, 100))
             rows.append(_kl_aim(name, draws, ours, runs.get("Laplace"), truth))
     return "\n" + table(("case", "", "what", "measured", "aimed at", ""), rows) if rows else ""
+
+
+def _caveat(peer: dict, truth: dict) -> str:
+    kl, floor, _ = kl_and_floor(peer, truth)
+    if not np.isfinite(floor):
+        return " (of too few draws to be judged)"
+    return " (whose draws are not the posterior's yet)" if kl - floor > ASTRAY else ""
 
 
 def _rate(run: dict, kind: str) -> float:

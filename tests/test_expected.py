@@ -1,8 +1,11 @@
 """Predictions of a posterior without a formula: a function of parameters and rows, over draws and pieces."""
 
+from decimal import Decimal
+
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import shardmc
@@ -56,6 +59,32 @@ def test_arrays_tables_and_files_in_pieces(posterior, tmp_path, monkeypatch):
     ]
     for other in others:
         pd.testing.assert_frame_equal(other, whole, check_exact=False, rtol=1e-4, atol=1e-5)
+
+
+def test_columns_that_are_numbers_in_another_form(posterior):
+    """What fit takes of a table, predictions take: truth values, decimals, lists of equally many numbers."""
+    pairs = np.arange(8.0).reshape(4, 2)
+    table = pa.table(
+        {
+            "yes": [True, False, True, False],
+            "price": pa.array([Decimal("1.5"), Decimal("2.5"), Decimal("0.5"), Decimal("1.0")]),
+            "pair": pa.FixedSizeListArray.from_arrays(pa.array(pairs.ravel()), 2),
+        }
+    )
+
+    def function(params, rows):
+        return (
+            rows["yes"] * params["beta"][0]
+            + rows["price"] * params["beta"][1]
+            + rows["pair"] @ params["beta"]
+        )
+
+    first, second = posterior.draws["beta"].mean(axis=0)
+    exact = (
+        table["yes"].to_numpy() * first + np.array([1.5, 2.5, 0.5, 1.0]) * second + pairs @ [first, second]
+    )
+    predicted = posterior.predict(table, "mean", function=function, draws=10_000)["mean"]
+    np.testing.assert_allclose(predicted, exact, rtol=1e-4, atol=1e-4)
 
 
 def test_what_cannot_be_predicted(posterior, monkeypatch):

@@ -76,6 +76,33 @@ def test_save_and_load_give_the_same_posterior(posterior, tmp_path):
     assert again.summary().equals(posterior.summary())
 
 
+def test_names_with_slashes_are_kept_and_read_again(rows, tmp_path):
+    """NumPyro's scope makes them; in a tree of results a slash is a path. NumPy's whole numbers are written too."""
+    import numpyro
+    import numpyro.distributions as dist
+
+    def part(x):
+        return x @ numpyro.sample("beta", dist.Normal(0, 5).expand([3]).to_event(1))
+
+    def scoped(x, y):
+        eta = numpyro.handlers.scope(part, prefix="trend")(x)
+        numpyro.sample("y", dist.Bernoulli(logits=eta), obs=y)
+
+    x, y = rows
+    options = {
+        "shards": np.int64(2),
+        "draws": np.int64(100),
+        "seed": np.int64(1),
+        "run_dir": tmp_path / "run",
+    }
+    posterior = shardmc.fit(shardmc.from_numpyro(scoped), {"x": x, "y": y}, **options)
+    assert set(posterior.draws) == {"trend/beta"}
+    assert "trend÷beta" in posterior.tree["posterior"].data_vars
+    for again in (shardmc.load(tmp_path / "run"), shardmc.load(posterior.save(tmp_path / "posterior.nc"))):
+        np.testing.assert_array_equal(again.draws["trend/beta"], posterior.draws["trend/beta"])
+        assert again.names == posterior.names
+
+
 def test_a_file_that_is_no_posterior_is_refused(tmp_path):
     xr.Dataset({"x": ("a", [1.0])}).to_netcdf(tmp_path / "other.nc", engine="h5netcdf")
     with pytest.raises(RunError, match="no posterior of shardmc"):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pyarrow as pa
 
 from shardmc.data import as_source
+from shardmc.data.arrow import as_numpy, is_number_type
 from shardmc.errors import ModelError, OptionError, unknown
 from shardmc.model.calling import calling
 from shardmc.model.rows import num_rows
@@ -109,7 +109,5 @@ def _pieces(rows: Any, count: int) -> Iterator[Any]:
     source = as_source(rows)
     for table in source.tables(source.column_names, count):
         yield {
-            field.name: table[field.name].to_numpy()
-            for field in table.schema
-            if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+            field.name: as_numpy(table[field.name]) for field in table.schema if is_number_type(field.type)
         }

@@ -181,7 +181,7 @@ def combine_sites(
         curvature=None if located is None else located.mode.curvature,
         findings=judged.findings,
         notes=(*notes, *combined.notes),
-        plan={"rows": elsewhere.num_rows, "shards": len(read), "seed": seed, "combiner": repr(chosen)},
+        plan={"rows": elsewhere.num_rows, "shards": len(read), "seed": int(seed), "combiner": repr(chosen)},
         versions=package_versions(),
     )
 

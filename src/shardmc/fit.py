@@ -61,16 +61,17 @@ def fit(
     Parameters
     ----------
     model
-        A `shardmc.Model`, or what `shardmc.from_numpyro` gives.
+        A `shardmc.Model`, or what `shardmc.from_numpyro` or `shardmc.from_pymc` gives.
     data
         Arrays with a common first axis (an array, a tuple, a dict, any pytree), a pandas, polars or Arrow table,
-        or the path of a Parquet file or folder.
+        or the path or URL of a Parquet file or folder, or of a CSV file.
     shards
         How many parts the rows are split into; "auto" chooses from the number of rows, parameters and draws.
     draws
         How many draws of the posterior are wanted; a few more may come so that shards give equally many.
     seed
-        The same seed gives the same draws, whatever the engine, the batch size, or an interruption.
+        The same seed gives the same draws, whatever the batch size or an interruption; on other devices, or with
+        another number of XLA's threads, rounding makes them others of the same posterior.
     weights
         One number per row (or a column's name): row j counts that often in the likelihood.
     stratify
@@ -112,6 +113,12 @@ def fit(
     combiner, sampler = named_combiner(combiner), named_sampler(sampler)
     engine = Local() if engine is None else engine
     _check_options(draws, seed, keep, check, polish)
+    draws, seed = int(draws), int(seed)  # NumPy's are not written to files
+    if combiner.scaling == "fractional" and not sampler.takes_power:
+        raise OptionError(
+            f"{type(combiner).__name__} takes draws of shards with a power of the prior, and step of Gibbs takes none: "
+            "give step a fifth argument, power, or choose a combiner of rescaled draws such as 'recenter'."
+        )
     clock = Clock(progress)
 
     source, model = clock("read", open_rows, model, data, seed)

@@ -168,6 +168,7 @@ class Posterior:
     def _record(self) -> dict[str, Any]:
         return {
             "layout": _LAYOUT,
+            "renamed": {_without_slash(name): name for name in self.draws if "/" in name},
             "certificate": None if self.certificate is None else self.certificate.to_dict(),
             "polished": None if self.polished is None else self.polished.to_dict(),
             "findings": [
@@ -228,7 +229,7 @@ class Posterior:
         return expected(self, rows, function, kind, interval=interval, draws=draws)
 
     def predictive_check(self, rows: Any, **options: Any) -> pd.DataFrame:
-        """Observed responses of a sample of rows beside simulated ones: `shardmc.glm.posterior_predictive_check`."""
+        """Observed responses of a sample of rows beside simulated ones; for posteriors of a formula."""
         return import_module("shardmc.glm").posterior_predictive_check(self, rows, **options)
 
     def plot_marginals(self, **options: Any) -> Figure:
@@ -275,8 +276,12 @@ class Posterior:
         groups = ("posterior", "unconstrained", "sample_stats", "shards")
         posterior, unconstrained, stats, shards = (tree[group].to_dataset() for group in groups)
         theta = unconstrained["theta"]
+        renamed = record.get("renamed", {})
         return Posterior(
-            draws={str(name): _flat(values.values) for name, values in posterior.data_vars.items()},
+            draws={
+                renamed.get(str(name), str(name)): _flat(values.values)
+                for name, values in posterior.data_vars.items()
+            },
             theta=_flat(theta.values),
             names=tuple(map(str, theta.coords["coordinate"].values)),
             shard=_flat(stats["shard"].values) if "shard" in stats else None,
@@ -338,13 +343,18 @@ def _natural(draws: Mapping[str, np.ndarray], layout: tuple[int, int]) -> xr.Dat
     import xarray as xr
 
     variables = {
-        name: (
-            ("chain", "draw", *(f"{name}_dim_{k}" for k in range(v.ndim - 1))),
+        _without_slash(name): (
+            ("chain", "draw", *(f"{_without_slash(name)}_dim_{k}" for k in range(v.ndim - 1))),
             v.reshape(*layout, *v.shape[1:]),
         )
         for name, v in draws.items()
     }
     return xr.Dataset(variables, coords={"chain": np.arange(layout[0]), "draw": np.arange(layout[1])})
+
+
+def _without_slash(name: str) -> str:
+    """A name as a tree can hold it, where a slash would be a path; NumPyro's `scope` makes such names."""
+    return name.replace("/", "÷")
 
 
 def _flat(values: np.ndarray) -> np.ndarray:

@@ -121,6 +121,15 @@ def test_fit_report_status_and_predict(tmp_path):
     predicted = pd.read_parquet(tmp_path / "predictions.parquet")
     assert len(predicted) == 3_000
     assert abs(predicted["mean"].mean() / table["y"].mean() - 1) < 0.1
+    for out in ("missing/predictions.parquet", "run"):
+        done = run("predict", "run", "rows.parquet", "--out", out, cwd=tmp_path)
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) <= 2, done.stderr
+        assert ("could not be written" in done.stderr) == (out != "run")
+        assert "Traceback" not in done.stderr
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "shardmc.glm(" in page
+    assert "y ~ x + region" in page
 
 
 def test_ctrl_c_ends_a_run_with_one_line(tmp_path):

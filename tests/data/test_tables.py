@@ -199,6 +199,13 @@ def test_fingerprint_of_a_table():
     changed = frame.assign(x=[0, 1, 2, 3, 5.0])
     assert as_source(frame).fingerprint == as_source(frame.copy()).fingerprint
     assert as_source(frame).fingerprint != as_source(changed).fingerprint
+    for text in (list("abced"), [*"abcd", None], [*"abcd", "None"], pd.Categorical(list("abced"))):
+        assert as_source(frame).fingerprint != as_source(frame.assign(name=text)).fingerprint
+    categories = frame.assign(name=pd.Categorical(list("abcde")))
+    permuted = frame.assign(name=pd.Categorical(list("abced")))
+    assert as_source(categories).fingerprint != as_source(permuted).fingerprint
+    unusable = frame.assign(name=[1, "b", [2], None, 3.0])
+    assert as_source(unusable).fingerprint == as_source(unusable.copy()).fingerprint
 
 
 def test_series_and_frames_inside_a_pytree():

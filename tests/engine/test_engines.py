@@ -201,6 +201,18 @@ def test_rows_leave_the_cluster_with_the_blocks(client):
     assert len(engine._sent) == 0
 
 
+def test_rows_cut_or_weighted_otherwise_are_sent_again(client):
+    """JAX arrays in their own order are the same objects in every partition of them."""
+    x, w = jnp.arange(64, dtype=jnp.float32), np.arange(64) % 3 + 1
+    engine, program = Dask(client, batch=2), moments()
+    for shards, weights in ((4, None), (8, None), (8, w)):
+        blocks = as_source({"x": x}).split(Partition(shards, shuffle=False, weights=weights), 0)
+        per_shard, shared = (np.zeros(shards, np.float32), np.arange(shards)), {"slope": np.float32(1)}
+        for shard, found in engine.map(program, blocks, per_shard, shared):
+            assert found["value"] == pytest.approx(expected(blocks, shard, per_shard, shared), rel=1e-6)
+    assert len(engine._sent) == 3
+
+
 def test_a_program_with_large_constants_travels_once_per_worker(client, monkeypatch):
     cloudpickle = pytest.importorskip("cloudpickle")
     from distributed import Future

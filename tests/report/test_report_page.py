@@ -7,11 +7,15 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 
+import numpy as np
+import pandas as pd
 import pytest
 
+import shardmc
 from shardmc.errors import RunError
 from shardmc.report import repr_html, write_report
 from shardmc.report.page import render
+from shardmc.report.tables import call
 from shardmc.types import Finding
 
 CASES = (
@@ -219,6 +223,31 @@ def test_what_is_needed_to_repeat_the_run_is_there(pages):
     for part in ("shards=12", "draws=1200", "seed=7", "shardmc.Recenter()"):
         assert part in code
     assert {"0.10.2", "3.11.9"} <= set(page.texts("dd"))
+
+
+def test_the_call_of_a_formula_is_that_of_glm():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=900), "n": rng.integers(1, 5, 900).astype(float)})
+    table["y"] = rng.binomial(table["n"].astype(int), 0.4)
+    table.loc[:3, "x"] = np.nan
+    options = {
+        "family": "binomial(link=probit)",
+        "trials": "n",
+        "drop_missing": True,
+        "shards": 3,
+        "draws": 90,
+    }
+    posterior = shardmc.glm("y ~ x", table, **options, seed=np.int64(2), priors={"x": "normal(0, 1)"})
+    text = call(posterior.plan)
+    again = eval(text, {"shardmc": shardmc, "data": table, "posterior": posterior})
+    np.testing.assert_array_equal(again.theta, posterior.theta)
+    assert again.plan == posterior.plan
+
+
+def test_appended_rows_have_no_single_call():
+    plan = {"shards": 3, "draws": 90, "seed": 1}
+    assert call(plan) is not None
+    assert call({**plan, "appended_rows": 10}) is None
 
 
 def test_writes_where_it_is_told(cases, tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import shardmc
 from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.errors import ModelError, OptionError
@@ -211,6 +212,13 @@ def test_fractional_draws_need_a_step_that_takes_the_power(y):
     assert len(result.good) == 0
     _, result = sampled(y, 4)
     assert len(result.good) == 4
+
+
+def test_a_combiner_of_fractional_draws_is_refused_at_once():
+    """Before a row is read: the data are none."""
+    gibbs = Gibbs(mean_step, normal_start, lambda state: state)
+    with pytest.raises(OptionError, match=r"Consensus takes .* give step a fifth argument, power, or choose"):
+        shardmc.fit(MIXTURE, None, sampler=gibbs, combiner="consensus")
 
 
 @pytest.mark.parametrize(

@@ -30,3 +30,13 @@ def test_proposals_come_in_multiples_of_32_and_all_beyond_the_draws_are_warm_up(
     rest = proposals - draws
     same = Independence(warmup=rest).sample(target, jax.random.key(0), draws, ())
     np.testing.assert_array_equal(chains.u, same.u)
+
+
+@pytest.mark.parametrize("draws", [1, 200])
+def test_acceptance_is_that_of_all_proposals(target, draws):
+    """Of a proposal that is nearly the target some 98 in 100 are accepted, however few draws are kept."""
+    shares = [
+        float(Independence().sample(target, jax.random.key(seed), draws, ()).acceptance) for seed in range(20)
+    ]
+    assert min(shares) > 0.7
+    assert max(shares) <= 1

@@ -1,8 +1,7 @@
 """Effective sample size and split R-hat of very many short chains at once.
 
 The definitions are those of arviz-stats, to rounding; its functions go from series to series in Python, which takes
-longer than the sampling where a thousand shards have a hundred draws of fifty parameters each, and its import takes
-half a second.
+longer than the sampling where a thousand shards have a hundred draws of fifty parameters each, and takes long to load.
 """
 
 from __future__ import annotations

@@ -26,9 +26,14 @@ def demo(
     from shardmc.cli.console import frame_table, show_posterior
     from shardmc.cli.progress import StageBars
     from shardmc.errors import OptionError
+    from shardmc.store.files import not_written
 
     if rows < 1000:
         raise OptionError(f"The demo needs at least 1000 rows; {rows} were asked for.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(out, error) from error
     console = Console()
     x, y = simulate(rows, seed)
     console.print(
@@ -62,7 +67,6 @@ def demo(
         )
     )
     console.print()
-    out.mkdir(parents=True, exist_ok=True)
     path = posterior.save(out / "posterior.nc")
     seconds = sum(posterior.seconds.values())
     console.print(f"Wrote {path} after {seconds:.1f} s (compilation included).", soft_wrap=True)

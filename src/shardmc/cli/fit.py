@@ -34,6 +34,14 @@ def fit(
     trials: Annotated[
         str | None, typer.Option(help="Number of trials of family binomial: a column or a number.")
     ] = None,
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Rows of more leverage than this times a shard's part are kept in every shard: less than the usual "
+            "0.2 keeps more, 0 none.",
+        ),
+    ] = None,
     weights: Annotated[str | None, typer.Option(help="A column of row weights.")] = None,
     stratify: Annotated[str | None, typer.Option(help="A column dealt evenly over the shards.")] = None,
     sampler: Annotated[str, typer.Option(help="auto, independence, hmc, nuts or random-walk.")] = "auto",
@@ -85,6 +93,7 @@ def fit(
             shards=_shards(shards),
             draws=draws,
             seed=seed,
+            **({} if keep is None else {"keep": keep or None}),
             weights=weights,
             stratify=stratify,
             sampler=sampler,

@@ -18,7 +18,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where tables, figures and index.html go.")] = Path(
         "shardmc-paper"
     ),
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller version, in a minute or two.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller version.")] = False,
     covtype: Annotated[
         Path | None, typer.Option(help="Covertype for table-2: an .npz file, or UCI's covtype.data.")
     ] = None,

@@ -45,7 +45,7 @@ def combine(
         layout, or the path of a netCDF or CSV file (CmdStan's included). Shards may have unequal numbers of
         draws.
     method
-        A name from `shardmc.combine.COMBINERS`, or a combiner.
+        The name of a combiner (an unknown one is refused with a list of all), or a combiner.
     shares
         Part of all rows that each shard has; equal without it.
     located

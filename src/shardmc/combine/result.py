@@ -67,5 +67,8 @@ class CombinedDraws:
         path = Path(path)
         if not path.parent.is_dir():
             raise RunError(f"There is no folder {str(path.parent)!r} to write {path.name!r} into.")
-        self.tree.to_netcdf(path, engine="h5netcdf")
+        try:
+            self.tree.to_netcdf(path, engine="h5netcdf")
+        except OSError as error:
+            raise RunError(f"{path} could not be written: {error.strerror or error}.") from error
         return path

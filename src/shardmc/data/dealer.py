@@ -135,7 +135,7 @@ class Dealer:
 
 
 def _stretch_of(positions: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The first stretch that ends beyond each position: searchsorted, ten times as fast where stretches are alike."""
+    """The first stretch that ends beyond each position: searchsorted, faster where stretches are alike."""
     shift = max(0, int(ends[-1]).bit_length() - len(ends).bit_length() - 2)
     cells = np.arange((int(ends[-1]) >> shift) + 1) << shift
     stretch = np.searchsorted(ends, cells, side="right").astype(np.int32)[positions >> shift]

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, final
 
 import narwhals as nw
+import numpy as np
 import pyarrow as pa
 
 from shardmc.data.arrow import as_numpy, is_number_type
@@ -57,13 +58,21 @@ class FrameReader(TableReader):
 
     @cached_property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        columns = (
-            as_numpy(piece.column(0))
-            for name in self.types
-            if is_number_type(self.types[name])
-            for piece in self.pieces([name], 1 << 20)
-        )
-        return hash_arrays(f"{self.num_rows} {self.types}", columns)
+        entries = (array for name in self.types for array in self._entries(name))
+        return hash_arrays(f"{self.num_rows} {self.types}", entries)
+
+    def _entries(self, name: str) -> Iterator[np.ndarray]:
+        """What tells a column from any other: its numbers, or its distinct values and which of them each row has."""
+        try:
+            for piece in self.pieces([name], 1 << 20):
+                if is_number_type(self.types[name]):
+                    yield as_numpy(piece.column(0))
+                    continue
+                for chunk in piece.column(0).dictionary_encode(null_encoding="encode").chunks:
+                    yield np.array([repr(value) for value in chunk.dictionary.to_pylist()], dtype=object)
+                    yield as_numpy(chunk.indices)
+        except (DataError, pa.ArrowNotImplementedError):
+            return  # a column of lists or of mixed types, which nothing can use
 
 
 def _check_column(name: str, part: nw.DataFrame[Any]) -> None:

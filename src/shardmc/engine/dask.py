@@ -70,7 +70,7 @@ class Dask(Engine):
         self.batch = batch
         self.resources = dict(resources or {})
         self._threads: int | None = None
-        self._sent: dict[tuple[int, ...], dict[int, Future]] = {}
+        self._sent: dict[tuple[int | bytes, ...], dict[int, Future]] = {}
 
     def map(
         self,
@@ -181,12 +181,13 @@ class Dask(Engine):
         if blocks.portable:
             return _ReadRows(_Parcel(self.client, blocks), size)
         _, batch = next(iter(blocks.batches([0], size)))
-        leaves = jax.tree.leaves(batch.rows)
-        # Blocks that differ only in what they keep have the same arrays: their rows are sent once.
-        key = (*map(id, leaves), size)
+        leaves = jax.tree.leaves((batch.rows, batch.row_weights))
+        # Blocks that differ only in what they keep have the same arrays, cut in the same way: their rows are sent once.
+        key = (*map(id, leaves), size, blocks.sizes.tobytes())
         if key not in self._sent:
             self._sent[key] = {}
-            weakref.finalize(leaves[0], self._sent.pop, key, None)
+            for leaf in leaves:
+                weakref.finalize(leaf, self._sent.pop, key, None)
         kept = None if batch.kept_rows is None else jax.device_get((batch.kept_rows, batch.kept_weights))
         return _SentRows(blocks, size, _Parcel(self.client, kept), self._sent[key], self._scatter)
 

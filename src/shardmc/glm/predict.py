@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmc.data import as_source
-from shardmc.errors import DataError, OptionError, unknown
+from shardmc.errors import DataError, OptionError, RunError, unknown
 from shardmc.expected import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
 from shardmc.glm.design import Design, design_of
 from shardmc.glm.families import Ordinal
 from shardmc.glm.raw import Kind as ColumnKind
 from shardmc.glm.raw import missing
 from shardmc.posterior import Posterior
+from shardmc.store.files import not_written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,7 +185,13 @@ def predict_file(
             "Draws of every row are not written to a file; take kind 'mean', 'interval' or 'response'."
         )
     target = Path(out)
+    if target.is_dir():
+        raise RunError(f"{target} is a folder; name the Parquet file to write.")
     temporary = target.with_name(f".{target.name}.part")
+    try:
+        temporary.touch()
+    except OSError as error:
+        raise not_written(target, error) from error
     done = 0
     writer: pq.ParquetWriter | None = None
     try:

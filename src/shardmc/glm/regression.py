@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from shardmc.check.findings import ordered
 from shardmc.data import as_source
 from shardmc.errors import DataError
 from shardmc.fit import fit
@@ -65,7 +66,7 @@ def glm(
     -------
     Posterior
         Draws named "Intercept", after the design's columns ("age", "C(region)[T.b]"), and "sigma", "shape" or "nu",
-        all in the columns' own units. `shardmc.glm.predict` works on it, also after it was saved and loaded.
+        all in the columns' own units. Its `predict` works also after it was saved and loaded.
 
     Examples
     --------
@@ -144,13 +145,14 @@ def _finished(posterior: Posterior, prepared: Prepared) -> Posterior:
         **posterior.plan,
         "formula": design.encoder.formula.text,
         "family": str(design.family),
+        "dropped_rows": prepared.dropped,
         "priors": {name: str(prior) for name, prior in design.priors.items()},
         KEY: design.to_dict(),
     }
     notes = posterior.notes
     if prepared.dropped:
         notes = (*notes, f"{prepared.dropped} rows with missing values were dropped.")
-    findings = (*posterior.findings, *_separation(prepared))
+    findings = tuple(ordered((*posterior.findings, *_separation(prepared))))
     return replace(
         posterior, draws=named_draws(design, posterior.draws), plan=plan, notes=notes, findings=findings
     )

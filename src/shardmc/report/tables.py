@@ -215,7 +215,7 @@ def pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def call(plan: Mapping[str, Any]) -> str | None:
-    """The call of fit that a plan came from; None where the plan does not tell.
+    """The call of fit or glm that a plan came from; None where the plan does not tell, or rows were appended.
 
     >>> print(call({"shards": 10, "draws": 2000, "seed": 1, "sampler": "Auto()", "keep": 0.2}))
     shardmc.fit(
@@ -228,8 +228,9 @@ def call(plan: Mapping[str, Any]) -> str | None:
         sampler=shardmc.Auto(),
     )
     """
-    if not {"shards", "draws", "seed"} <= set(plan):
+    if not {"shards", "draws", "seed"} <= set(plan) or "appended_rows" in plan:
         return None
+    function, first = ("glm", _formula_arguments(plan)) if "formula" in plan else ("fit", ["model", "data"])
     arguments = [f"{name}={plan[name]!r}" for name in ("shards", "draws", "seed", "keep") if name in plan]
     if not plan.get("shuffle", True):
         arguments.append("shuffle=False")
@@ -239,7 +240,26 @@ def call(plan: Mapping[str, Any]) -> str | None:
     for name in ("sampler", "combiner"):
         if re.fullmatch(r"[A-Z]\w*\(.*\)", str(plan.get(name, ""))):
             arguments.append(f"{name}=" + _CLASS.sub(r"shardmc.\1(", plan[name]))
-    return "shardmc.fit(\n" + "".join(f"    {a},\n" for a in ("model", "data", *arguments)) + ")"
+    return f"shardmc.{function}(\n" + "".join(f"    {a},\n" for a in (*first, *arguments)) + ")"
+
+
+def _formula_arguments(plan: Mapping[str, Any]) -> list[str]:
+    """What glm was given about the model. Priors are those of the result: defaults depend on the rows."""
+    design = plan.get("glm", {})
+    name, options = plan.get("family", ""), {}
+    if "family" in design:
+        name, options = design["family"]["name"], design["family"]
+    chosen = [f"{k}={v}" for k, v in options.items() if k != "name" and isinstance(v, str | int | float)]
+    family = name + (f"({', '.join(chosen)})" if chosen else "")
+    roles = design.get("roles", {})
+    return [
+        repr(plan["formula"]),
+        "data",
+        f"family={family!r}",
+        *[f"{role}={roles[role]!r}" for role in ("offset", "exposure", "trials") if roles.get(role)],
+        *["drop_missing=True"] * bool(plan.get("dropped_rows")),
+        'priors=posterior.plan["priors"]',
+    ]
 
 
 _CLASS = re.compile(r"\b([A-Z]\w*)\(")

@@ -88,7 +88,7 @@ class Gibbs(Sampler):
 
     @property
     def takes_power(self) -> bool:
-        """Whether `step` can raise the prior to a power, as fractional subposteriors need."""
+        """Whether `step` takes a fifth argument."""
         try:
             inspect.signature(self.step).bind(*range(5))
         except TypeError:

@@ -38,7 +38,7 @@ class Independence(Sampler):
 
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
         count = -(-(self.warmup + num_draws) // _MULTIPLE) * _MULTIPLE
-        # All randomness from one call: every further one takes a tenth of a second to compile.
+        # All randomness from one call: every further one would have to be compiled.
         noise = jax.random.normal(key, (count, 2 + self.df + target.dim))
         log_uniforms = -0.5 * jnp.sum(noise[:, :2] ** 2, axis=1)  # minus a standard exponential
         proposals = student_t(noise[:, 2:], self.df)
@@ -60,5 +60,6 @@ class Independence(Sampler):
         unroll = 1 if jax.default_backend() == "cpu" else 16
         _, (chosen, accepted) = lax.scan(step, start, proposed, unroll=unroll)
         kept = slice(count - num_draws, None)
-        acceptance = jnp.mean(accepted[kept].astype(float))
+        # Of all proposals but the one that the chain starts from: a single draw would make it 0 or 1.
+        acceptance = jnp.mean(accepted[1:].astype(float))
         return Chains(proposals[chosen[kept]][None], acceptance, jnp.int32(0), jnp.int32(count))

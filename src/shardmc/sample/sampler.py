@@ -29,6 +29,11 @@ class Sampler(ABC):
     needs_mode: ClassVar[bool] = True
     """Whether it can do nothing without the modes; otherwise it does without them where there are none."""
 
+    @property
+    def takes_power(self) -> bool:
+        """Whether it can raise the prior to a power, as fractional subposteriors need."""
+        return True
+
     def tune(self, target: Target, key: jax.Array) -> Any:
         """Numbers that all shards share (a step size), from one pilot shard; averaged over pilots. None by default."""
         return ()

@@ -82,6 +82,7 @@ class Auto:
     first: Sampler = field(default_factory=Independence)
     fallback: Sampler = field(default_factory=HMC)
     needs_mode = True
+    takes_power = True
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def _negative_binomial(eta: jax.Array, count: jax.Array, shape: jax.Array) -> ja
 
 @_negative_binomial.defjvp
 def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # Written out, because the derivative that JAX finds of the above takes ten times as long.
+    # Written out, because the derivative that JAX finds of the above takes far longer.
     eta, count, shape = primals
     mean = jnp.exp(eta)
     ratio = (count + shape) / (mean + shape)

@@ -34,12 +34,11 @@ from pathlib import Path
 from shardmc.store.lock import Lock
 
 lock = Lock(Path(sys.argv[1]))
-child = os.fork()
-if child == 0:
+if os.fork() == 0:
     lock.release()  # must not release the parent's
+    print(os.getpid(), flush=True)  # only now has the child surely run, and let go of what it shared with its parent
     time.sleep(60)
     os._exit(0)
-print(child, flush=True)
 time.sleep(60)
 """
 

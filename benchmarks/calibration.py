@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--data-sets", type=int, default=None, help="simulated data sets of each model")
     options = parser.parse_args()
-    num_sets = options.data_sets or (20 if options.quick else 200)
+    num_sets = options.data_sets or (20 if options.quick else 1_000)
     start = time.perf_counter()
     collected = collect(num_sets, options.processes)
     seconds = time.perf_counter() - start

@@ -161,6 +161,17 @@ def test_rows_and_prior_add_up_to_pymcs_log_density(name, built):
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_single_precision_gives_the_same_to_rounding(name, built):
+    """A zero sum that holds only to rounding was once outside the support."""
+    _, recipe = built[name]
+    model = recipe.bind(recipe.data)
+    for theta in np.random.default_rng(4).normal(size=(8, model.dim)):
+        with double_precision():
+            exact = float(model.log_prior(theta))
+        assert float(jax.jit(model.log_prior)(theta.astype(np.float32))) == pytest.approx(exact, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_rows_contribute_one_by_one(name, built):
     _, recipe = built[name]
     model = recipe.bind(recipe.data)

@@ -107,11 +107,12 @@ def test_fit_report_status_and_predict(tmp_path):
     table.to_parquet(tmp_path / "rows.parquet")
     done = run(
         *("fit", "rows.parquet", "y ~ x + region", "--family", "poisson", "--shards", "4", "--draws", "800"),
-        *("--out", "run", "--polish"),
+        *("--out", "run", "--polish", "--keep", "0.1"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert "Priors: " in done.stdout
+    assert shardmc.load(tmp_path / "run").plan["keep"] == 0.1
     assert shardmc.load(tmp_path / "run").polished.sentence[:20] in done.stdout
     assert "4 of 4 shards are done" in run("status", "run", cwd=tmp_path).stdout
     assert (tmp_path / "run" / "report.html").exists()
@@ -130,6 +131,14 @@ def test_fit_report_status_and_predict(tmp_path):
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "shardmc.glm(" in page
     assert "y ~ x + region" in page
+
+
+def test_a_demo_that_cannot_be_written_is_not_run(tmp_path):
+    (tmp_path / "taken").touch()
+    done = run("demo", "--out", "taken", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "taken could not be written" in done.stderr
+    assert "Logistic regression" not in done.stdout
 
 
 def test_ctrl_c_ends_a_run_with_one_line(tmp_path):

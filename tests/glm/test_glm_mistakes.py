@@ -1,5 +1,8 @@
 """Mistakes people make: each is told in one sentence that says what to do, before anything is compiled."""
 
+import sys
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +13,7 @@ from shardmc.glm import glm
 from shardmc.glm.families import named_family
 from shardmc.glm.prepare import prepare
 from shardmc.glm.regression import _separation
+from shardmc.types import Finding
 
 
 @pytest.fixture
@@ -133,6 +137,17 @@ def test_missing_values_are_counted_by_column(table):
 def prepared(formula, data, family="gaussian", **options):
     options = {"offset": None, "exposure": None, "trials": None, "drop_missing": False} | options
     return prepare(formula, as_source(data), named_family(family), None, **options)
+
+
+def test_separation_comes_before_what_is_less_grave(table, monkeypatch):
+    regression = sys.modules[_separation.__module__]
+    fit, note = regression.fit, Finding("note", "chains", "A note.")
+    monkeypatch.setattr(regression, "fit", lambda *a, **k: replace(fit(*a, **k), findings=(note,)))
+    sold = np.where(table["region"] == "west", 0, table["sold"])
+    options = {"family": "bernoulli", "shards": 2, "draws": 40, "check": False}
+    first, last = glm("sold ~ region", table.assign(sold=sold), **options).findings
+    assert "Complete separation" in first.message
+    assert last == note
 
 
 def test_complete_separation_is_named(table):

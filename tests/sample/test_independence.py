@@ -32,11 +32,11 @@ def test_proposals_come_in_multiples_of_32_and_all_beyond_the_draws_are_warm_up(
     np.testing.assert_array_equal(chains.u, same.u)
 
 
-@pytest.mark.parametrize("draws", [1, 200])
-def test_acceptance_is_that_of_all_proposals(target, draws):
-    """Of a proposal that is nearly the target some 98 in 100 are accepted, however few draws are kept."""
-    shares = [
-        float(Independence().sample(target, jax.random.key(seed), draws, ()).acceptance) for seed in range(20)
-    ]
-    assert min(shares) > 0.7
-    assert max(shares) <= 1
+def test_acceptance_is_that_of_all_proposals_however_few_draws_are_kept(target):
+    """One draw and eight are the ends of the same 32 proposals; of a single one it would be 0 or 1."""
+    one, eight = (
+        [float(Independence().sample(target, jax.random.key(seed), n, ()).acceptance) for seed in range(5)]
+        for n in (1, 8)
+    )
+    assert one == eight
+    assert any(0 < share < 1 for share in one)

@@ -245,13 +245,13 @@ def call(plan: Mapping[str, Any]) -> str | None:
 
 def _formula_arguments(plan: Mapping[str, Any]) -> list[str]:
     """What glm was given about the model. Priors are those of the result: defaults depend on the rows."""
-    design = plan.get("glm", {})
-    name, options = plan.get("family", ""), {}
-    if "family" in design:
-        name, options = design["family"]["name"], design["family"]
-    chosen = [f"{k}={v}" for k, v in options.items() if k != "name" and isinstance(v, str | int | float)]
-    family = name + (f"({', '.join(chosen)})" if chosen else "")
-    roles = design.get("roles", {})
+    stored, roles = dict(plan["glm"]["family"]), plan["glm"]["roles"]
+    family = stored.pop("name")
+    # What is no text or number, such as the levels of an ordered response, comes from the rows.
+    options = ", ".join(
+        f"{key}={value}" for key, value in stored.items() if isinstance(value, str | int | float)
+    )
+    family += f"({options})" if options else ""
     return [
         repr(plan["formula"]),
         "data",

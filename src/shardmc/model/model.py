@@ -15,6 +15,7 @@ import numpy as np
 
 from shardmc.errors import ModelError, unknown
 from shardmc.model.fingerprint import fingerprint
+from shardmc.model.linear_algebra import WithoutLapack
 from shardmc.model.lookup import Lookup
 from shardmc.model.parameter import Parameter, as_parameters
 from shardmc.model.precision import double_precision
@@ -125,7 +126,7 @@ class Model(Recipe):
 
     def log_likelihood(self, theta: jax.Array | np.ndarray, rows: Any) -> jax.Array:
         """Log-likelihood of each row, (n,), at theta (dim,)."""
-        return self.log_likelihood_function(self.constrain(theta), rows)
+        return self._log_likelihood(self.constrain(theta), rows)
 
     def log_prior(self, theta: jax.Array | np.ndarray) -> jax.Array:
         """Log prior density of theta (dim,): that of the natural parameters plus the bijections' log Jacobian."""
@@ -140,7 +141,9 @@ class Model(Recipe):
             params[name], intermediates = parameter.bijection.call_with_intermediates(x)
             log_jacobian = parameter.bijection.log_abs_det_jacobian(x, params[name], intermediates)
             total = total + jnp.sum(log_jacobian)
-        return total if self.log_prior_function is None else total + self.log_prior_function(params)
+        if self.log_prior_function is None:
+            return total
+        return total + self._log_prior(params)
 
     # One theta between the unconstrained and the natural scale, traceable by JAX.
 
@@ -264,6 +267,15 @@ class Model(Recipe):
         return _restore, (self._token, *arguments, self.initial)
 
     # Internals.
+
+    @cached_property
+    def _log_likelihood(self) -> Callable[..., jax.Array]:
+        return WithoutLapack(self.log_likelihood_function)
+
+    @cached_property
+    def _log_prior(self) -> Callable[..., jax.Array]:
+        assert self.log_prior_function is not None
+        return WithoutLapack(self.log_prior_function)
 
     def _constrain(self, theta: jax.Array, names: list[str]) -> Params:
         params = {}

@@ -2,18 +2,20 @@
 
 from shardmc.locate.gradients import gradients, prepare_gradients
 from shardmc.locate.leverage import KEEP, Influential, influential, leverage, prepare_influential
-from shardmc.locate.newton import DECREMENT, locate, newton_steps
+from shardmc.locate.newton import DECREMENT, Start, locate, near_mode, newton_steps
 from shardmc.locate.shards import locate_shards
 
 __all__ = [
     "DECREMENT",
     "KEEP",
     "Influential",
+    "Start",
     "gradients",
     "influential",
     "leverage",
     "locate",
     "locate_shards",
+    "near_mode",
     "newton_steps",
     "prepare_gradients",
     "prepare_influential",

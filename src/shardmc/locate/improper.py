@@ -13,6 +13,9 @@ FAR = 3e6
 """How far that is, in standard deviations of each parameter given the others. Beyond it the rounding of rows to single
 precision alone would make collinear columns differ."""
 
+_FAR_ENOUGH = 1e3
+"""Distance in the same units that must have been looked at, where further away nothing can be computed."""
+
 
 @dataclass(frozen=True)
 class Flat:
@@ -63,20 +66,26 @@ def prove_flat(
     # One unit of the direction is the distance at which each parameter has moved by about its spread.
     spread = np.where(np.isfinite(spread), spread, 1 + np.abs(center))
     unit = direction / np.max(np.abs(direction) / spread)
-    ends = []
-    for sign in (1.0, -1.0):
-        distance, last = 1.0, 0.0
-        while distance < FAR:
-            distance *= 10
-            last = gain(sign * distance * unit)
-            if not last > -_FALL:
-                break
-        ends.append(last)
+    ends = [_last_gain(gain, sign * unit) for sign in (1.0, -1.0)]
     if min(ends) > -_FALL:
         return Flat(unit, rises=False)
     if max(ends) > -_FALL:
         return Flat(unit if ends[0] > ends[1] else -unit, rises=True)
     return None
+
+
+def _last_gain(gain: Callable[[np.ndarray], float], unit: np.ndarray) -> float:
+    """The gain where it first fell, or furthest away."""
+    distance, last = 1.0, -np.inf
+    while distance < FAR:
+        distance *= 10
+        here = gain(distance * unit)
+        if not np.isfinite(here) and distance > _FAR_ENOUGH:
+            break  # beyond what can be computed
+        last = here if np.isfinite(here) else -np.inf
+        if last < -_FALL:
+            break
+    return last
 
 
 def in_words(direction: np.ndarray, names: Sequence[str]) -> str:

@@ -111,7 +111,7 @@ class Ascent:
         settled = values[0] > 0.7 and values[-1] < 1.4
         self.slow = self.slow + 1 if close and 0.4 < ratio < 0.95 and not settled else 0
         self.stalled = self.stalled + 1 if close and settled and ratio > 0.5 else 0
-        self.flat = self.flat + 1 if values[0] < _FLAT else 0
+        self.flat = self.flat + 1 if np.abs(values).min() < _FLAT and decrement < 1.0 else 0
         self.remaining = left_after(decrement, before if near else 0.0)
 
     def arrived(self, tolerance: float) -> bool:
@@ -163,8 +163,9 @@ class Ascent:
     def flattest(self) -> np.ndarray:
         """The direction that is held least, in the user's coordinates, one standard deviation long."""
         basis = self.frame.basis @ self.local.basis
-        if self.local.values[0] < _FLAT:
-            return basis[:, 0]
+        size = np.abs(self.local.values)
+        if size.min() < _FLAT:
+            return basis[:, int(np.argmin(size))]
         return basis[:, int(np.argmax(np.max(np.abs(basis) / self.spread[:, None], axis=0)))]
 
     @property
@@ -184,13 +185,16 @@ class Ascent:
             return None
         if self.double and self.slow > _ENDLESS:
             return Flat(self.local.frame(self.frame).basis @ self.local.pull, rises=True)
-        if self.local.values[0] > _FLAT and not self.is_flat:
-            return None
-        identity = np.eye(self.frame.dim)
-        here = Frame(self.frame.center, identity)
-        return prove_flat(
-            lambda move: self.evaluate(here, move).gain, self.flattest, self.spread, here.center
-        )
+        here = Frame(self.frame.center, np.eye(self.frame.dim))
+        way = self.local.frame(self.frame).basis @ self.local.step(self.radius).u
+        flat = np.abs(self.local.values).min() < _FLAT or self.is_flat
+        for direction in (self.flattest, way) if flat else (way,):
+            found = prove_flat(
+                lambda move: self.evaluate(here, move).gain, direction, self.spread, here.center
+            )
+            if found is not None:
+                return found
+        return None
 
 
 def _shrinkage(predicted: float, gain: float, slope: float) -> float:

@@ -16,7 +16,7 @@ from shardmc.check.certificate import Certificate
 from shardmc.check.mixing import split_r_hat
 from shardmc.check.polishing import Polished
 from shardmc.errors import RunError
-from shardmc.names import shown, stored
+from shardmc.names import shown, shown_text, stored
 from shardmc.types import Finding
 
 if TYPE_CHECKING:
@@ -316,8 +316,8 @@ class Posterior:
 
     def __repr__(self) -> str:
         verdict = "not certified" if self.certificate is None else self.certificate.sentence
-        names = ", ".join(map(shown, self.draws))
-        return f"Posterior({self.num_draws} draws of {names} from {self.shards.num_shards} shards; {verdict})"
+        names, shards = ", ".join(map(shown, self.draws)), self.shards.num_shards
+        return f"Posterior({self.num_draws} draws of {names} from {shards} shards; {shown_text(verdict)})"
 
 
 def load(path: str | Path) -> Posterior:

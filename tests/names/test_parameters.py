@@ -162,7 +162,9 @@ def test_a_numpyro_model_with_hostile_names(tmp_path):
     np.testing.assert_array_equal(again.draws["a/\x1b"], innocent.draws["q"])
 
     def alike(y):
-        numpyro.sample("y", dist.Normal(numpyro.sample("a", dist.Normal(0, 1).expand([2])).sum(), 1), obs=y)
+        numpyro.sample(
+            "y", dist.Normal(jnp.sum(numpyro.sample("a", dist.Normal(0, 1).expand([2]))), 1), obs=y
+        )
         numpyro.sample("a[0]", dist.Normal(0, 1))
 
     with pytest.raises(ModelError, match=ALIKE):

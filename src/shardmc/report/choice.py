@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardmc.errors import OptionError, unknown
+from shardmc.names import shown
 from shardmc.posterior import Posterior
 
 
@@ -114,9 +115,9 @@ def label(posterior: Posterior, coordinate: int, most: int = 36) -> str:
     if natural is not None and natural.shape == theta.shape:
         some = np.isfinite(natural) & np.isfinite(theta)
         if np.allclose(natural[some], theta[some], rtol=1e-5, atol=1e-8):
-            return shortened(name, most)
+            return shortened(shown(name), most)
     suffix = " (unconstrained)"
-    return shortened(name, most - len(suffix)) + suffix
+    return shortened(shown(name), most - len(suffix)) + suffix
 
 
 def shortened(name: str, most: int) -> str:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from shardmc.errors import OptionError, unknown
+from shardmc.names import shown
 from shardmc.posterior import Posterior
 from shardmc.report.choice import coordinates, shortened
 from shardmc.report.style import COLORS, SharedFigure, draw_curves, styled, tidy_axis
@@ -167,7 +168,7 @@ def _draw_errors(axes: Axes, value: np.ndarray, se: np.ndarray, target: float, b
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """One row per name, the first on top, long names cut."""
-    short = [shortened(name, _LONGEST) for name in names]
+    short = [shortened(shown(name), _LONGEST) for name in names]
     axes.set_yticks(np.arange(len(names)), short, color=COLORS["ink"])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)

@@ -13,6 +13,7 @@ import numpy as np
 
 from shardmc.check.findings import ordered
 from shardmc.errors import RunError
+from shardmc.names import shown_text
 from shardmc.posterior import Posterior
 from shardmc.report import figures, tables
 from shardmc.report.choice import worst_first
@@ -76,7 +77,7 @@ def render(posterior: Posterior) -> str:
     summary = tables.summary_table(posterior, frame, order)
     first, others = figures.marginal_pictures(posterior)
     forests = figures.forest_pictures(posterior, [row[0] for row in summary.rows])
-    return (
+    page = (
         _environment()
         .get_template("page.html.jinja")
         .render(
@@ -112,6 +113,7 @@ def render(posterior: Posterior) -> str:
             dark=DARK,
         )
     )
+    return shown_text(page)  # names may be part of every sentence on it
 
 
 def repr_html(posterior: Posterior) -> str:
@@ -123,7 +125,7 @@ def repr_html(posterior: Posterior) -> str:
         What `fit` or `load` returned.
     """
     summary = tables.summary_table(posterior, posterior.summary())
-    return (
+    return shown_text(
         _environment()
         .get_template("notebook.html.jinja")
         .render(

@@ -16,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, MaxNLocator
 
+from shardmc.names import shown_text
+
 P = ParamSpec("P")
 
 COLORS: Mapping[str, str] = {
@@ -182,7 +184,7 @@ def _draw(figure: Figure, *, transparent: bool) -> str:
         figure.savefig(
             target, format="svg", transparent=transparent, metadata={"Date": None, "Creator": None}
         )
-    return target.getvalue()
+    return shown_text(target.getvalue())  # XML has no place for control characters, and names may have some
 
 
 def _copy(

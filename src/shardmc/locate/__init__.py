@@ -2,19 +2,26 @@
 
 from shardmc.locate.gradients import gradients, prepare_gradients
 from shardmc.locate.leverage import KEEP, Influential, influential, leverage, prepare_influential
+from shardmc.locate.near_mode import near_mode
 from shardmc.locate.newton import DECREMENT, locate, newton_steps
+from shardmc.locate.precision import Choice, asked_precision, choose_precision, precision_of_rows
 from shardmc.locate.shards import locate_shards
 
 __all__ = [
     "DECREMENT",
     "KEEP",
+    "Choice",
     "Influential",
+    "asked_precision",
+    "choose_precision",
     "gradients",
     "influential",
     "leverage",
     "locate",
     "locate_shards",
+    "near_mode",
     "newton_steps",
+    "precision_of_rows",
     "prepare_gradients",
     "prepare_influential",
 ]

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError, unknown
+from shardmc.model.captured import Captured
 from shardmc.model.fingerprint import fingerprint
 from shardmc.model.lookup import Lookup
 from shardmc.model.parameter import Parameter, as_parameters
@@ -125,7 +126,7 @@ class Model(Recipe):
 
     def log_likelihood(self, theta: jax.Array | np.ndarray, rows: Any) -> jax.Array:
         """Log-likelihood of each row, (n,), at theta (dim,)."""
-        return self.log_likelihood_function(self.constrain(theta), rows)
+        return self._log_likelihood(self.constrain(theta), rows)
 
     def log_prior(self, theta: jax.Array | np.ndarray) -> jax.Array:
         """Log prior density of theta (dim,): that of the natural parameters plus the bijections' log Jacobian."""
@@ -140,7 +141,7 @@ class Model(Recipe):
             params[name], intermediates = parameter.bijection.call_with_intermediates(x)
             log_jacobian = parameter.bijection.log_abs_det_jacobian(x, params[name], intermediates)
             total = total + jnp.sum(log_jacobian)
-        return total if self.log_prior_function is None else total + self.log_prior_function(params)
+        return total if self.log_prior_function is None else total + self._log_prior(params)
 
     # One theta between the unconstrained and the natural scale, traceable by JAX.
 
@@ -178,7 +179,6 @@ class Model(Recipe):
         natural = self.natural(theta)
         if self.derived_function is None or len(theta) == 0:
             return natural
-        # A user's function may hold NumPy arrays of 64 bits, which JAX cannot compile in both precisions.
         derived = _blockwise(self._derived_program, theta, nullcontext())
         return natural | {name: derived[name] for name in self.derived_names}
 
@@ -237,6 +237,12 @@ class Model(Recipe):
         return names
 
     @property
+    def holds_arrays(self) -> bool:
+        """Whether its densities hold NumPy arrays, as far as is known: see `Captured`."""
+        parts = [self._log_likelihood] + ([] if self.log_prior_function is None else [self._log_prior])
+        return any(part.holds_arrays is not False for part in parts)
+
+    @property
     def natural_dim(self) -> int:
         """Columns of `natural_vector`; equal to `dim` for every support that has a name."""
         return len(self.natural_names)
@@ -264,6 +270,20 @@ class Model(Recipe):
         return _restore, (self._token, *arguments, self.initial)
 
     # Internals.
+
+    @cached_property
+    def _log_likelihood(self) -> Captured:
+        return Captured(self.log_likelihood_function)
+
+    @cached_property
+    def _log_prior(self) -> Captured:
+        assert self.log_prior_function is not None
+        return Captured(self.log_prior_function)
+
+    @cached_property
+    def _derived(self) -> Captured:
+        assert self.derived_function is not None
+        return Captured(self.derived_function)
 
     def _constrain(self, theta: jax.Array, names: list[str]) -> Params:
         params = {}
@@ -293,9 +313,7 @@ class Model(Recipe):
 
     @cached_property
     def _derived_program(self) -> Callable[[Any], Any]:
-        assert self.derived_function is not None
-        derived = self.derived_function
-        return jax.jit(jax.vmap(lambda theta: dict(derived(self.constrain(theta)))))
+        return jax.jit(jax.vmap(lambda theta: dict(self._derived(self.constrain(theta)))))
 
     @cached_property
     def _unconstrain_program(self) -> Callable[[Any], Any]:

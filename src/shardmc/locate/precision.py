@@ -160,7 +160,9 @@ def precision_of_rows(asked: str) -> AbstractContextManager[None]:
     return Precision(here.double and asked != "single", here.matmul).applied()
 
 
-def choose_precision(asked: str, model: Model, blocks: Blocks, engine: Engine) -> Choice:
+def choose_precision(
+    asked: str, model: Model, blocks: Blocks, engine: Engine, near: Frame | None = None
+) -> Choice:
     """The precision asked for, or the one that the noise of single precision calls for.
 
     Parameters
@@ -169,13 +171,17 @@ def choose_precision(asked: str, model: Model, blocks: Blocks, engine: Engine) -
         "single", "double", or "auto" for a choice by measurement.
     blocks
         Their first shard's rows are looked at, and some shards to find a point near the mode.
+    near
+        A point near the mode and the posterior's scale there, where they are known.
     """
     given = _asked(asked)
     if given is not None:
         return given
-    compiling = _compile_ahead(model, blocks)
-    frame = near_mode(model, blocks, engine)
-    compiling()
+    frame = near
+    if frame is None:
+        compiled = _compile_ahead(model, blocks)
+        frame = near_mode(model, blocks, engine)
+        compiled()
     if frame is None:
         return Choice(False, "no point near the mode was found to measure the rounding at")
     try:
@@ -189,7 +195,11 @@ def choose_precision(asked: str, model: Model, blocks: Blocks, engine: Engine) -
 
 
 def _asked(asked: str) -> Choice | None:
-    return None if asked == "auto" else Choice(asked == "double", f"precision={asked!r}")
+    if asked == "auto":
+        return None
+    if asked == "double" and Precision.here().double:
+        return Choice(True, "JAX runs in float64")
+    return Choice(asked == "double", f"precision={asked!r}")
 
 
 def _measured(noise: Noise | None, double: bool) -> Choice:

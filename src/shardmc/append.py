@@ -21,7 +21,18 @@ from shardmc.engine import Local
 from shardmc.errors import DataError, ModelError, OptionError
 from shardmc.fit import open_rows
 from shardmc.judge import combine_sampled, judge
-from shardmc.locate import DECREMENT, KEEP, gradients, influential, locate, locate_shards
+from shardmc.locate import (
+    DECREMENT,
+    KEEP,
+    Choice,
+    asked_precision,
+    choose_precision,
+    gradients,
+    influential,
+    locate,
+    locate_shards,
+    precision_of_rows,
+)
 from shardmc.locate.expansion import (
     Conditioned,
     expand_likelihood,
@@ -56,6 +67,7 @@ def append(
     sampler: str | Sampler | Auto = "auto",
     engine: Engine | None = None,
     check: bool = True,
+    precision: str = "auto",
     progress: Progress | None = None,
 ) -> Posterior:
     """Add rows to a posterior: M new ones to the N that it has seen, in shards of their own.
@@ -85,7 +97,7 @@ def append(
         Into how many shards the new rows are split; "auto" makes them about as large as the old ones were.
     seed
         Of the new draws; follows from the posterior's own unless given.
-    keep, sampler, engine, check, progress
+    keep, sampler, engine, check, precision, progress
         As in `fit`.
 
     Returns
@@ -106,12 +118,47 @@ def append(
     earlier = posterior if isinstance(posterior, Posterior) else load(Path(posterior))
     old_mode, old_rows, seed = _known(earlier, seed)
     engine, chosen = Local() if engine is None else engine, named_sampler(sampler)
-    clock = Clock(progress)
-    source, bound = clock("read", open_rows, model, new_data, seed)
-    _check_names(bound, earlier)
-    count = _number_of_shards(shards, source.num_rows, old_rows / earlier.shards.num_shards)
-    blocks = clock("split", source.split, Partition(count, weights=weights), seed)
-    old_blocks = _old_blocks(old_data, bound, old_weights, earlier, seed)
+    asked, clock = asked_precision(precision), Clock(progress)
+    with precision_of_rows(asked):
+        source, bound = clock("read", open_rows, model, new_data, seed)
+        _check_names(bound, earlier)
+        count = _number_of_shards(shards, source.num_rows, old_rows / earlier.shards.num_shards)
+        blocks = clock("split", source.split, Partition(count, weights=weights), seed)
+        old_blocks = _old_blocks(old_data, bound, old_weights, earlier, seed)
+    growth = (old_rows + blocks.num_rows) / old_rows
+    near = Frame.at(old_mode.theta, growth * old_mode.curvature)
+    choice = clock(
+        "precision", choose_precision, asked, bound, Rescaled(blocks, growth / (growth - 1)), engine, near
+    )
+    known = _Known(earlier, old_mode, old_rows, old_blocks)
+    with choice.applied():
+        return _appended(known, bound, blocks, chosen, engine, clock, choice, seed, keep, check)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The posterior of the old rows, and the rows themselves where they are given."""
+
+    posterior: Posterior
+    mode: Mode
+    rows: int
+    blocks: Blocks | None
+
+
+def _appended(
+    known: _Known,
+    bound: Model,
+    blocks: Blocks,
+    chosen: Sampler | Auto,
+    engine: Engine,
+    clock: Clock,
+    choice: Choice,
+    seed: int,
+    keep: float | None,
+    check: bool,
+) -> Posterior:
+    """The posterior of old and new rows, computed in the present precision."""
+    earlier, old_mode, old_rows, old_blocks = known.posterior, known.mode, known.rows, known.blocks
     growth = (old_rows + blocks.num_rows) / old_rows
     fitted_rows = int(earlier.plan.get("fitted_rows", old_rows))
 
@@ -158,9 +205,15 @@ def append(
         curvature=mode.curvature,
         certificate=judged.certificate,
         findings=judged.findings,
-        notes=(*_notes(growth * old_rows / fitted_rows, old_blocks), *sampled.notes, *result.notes),
+        notes=(
+            *choice.notes,
+            *_notes(growth * old_rows / fitted_rows, old_blocks),
+            *sampled.notes,
+            *result.notes,
+        ),
         plan={
-            **earlier.plan,
+            **{name: value for name, value in earlier.plan.items() if not name.startswith("noise_")},
+            **choice.plan,
             "rows": int(sizes.sum()),
             "shards": len(sizes),
             "draws": len(result.theta),

@@ -17,7 +17,7 @@ from shardmc.engine import Local
 from shardmc.errors import DataError, ModelError, OptionError, RunError, SamplingError
 from shardmc.fit import open_rows
 from shardmc.judge import combine_sampled, judge
-from shardmc.locate import locate
+from shardmc.locate import asked_precision, choose_precision, locate, precision_of_rows
 from shardmc.locate.expansion import Expansion, expand_likelihood, expand_prior
 from shardmc.model import Model, Recipe
 from shardmc.posterior import Posterior, load
@@ -47,6 +47,7 @@ def sample_shard(
     weights: Any = None,
     sampler: str | Sampler | Auto = "auto",
     engine: Engine | None = None,
+    precision: str = "auto",
 ) -> Site:
     """Sample the shard that one site holds, where it is.
 
@@ -67,7 +68,7 @@ def sample_shard(
         The mode of all rows as an earlier round knew it: from `locate_sites`, or the posterior of `combine_sites` or
         its file. The site then also hands out gradient and curvature of its density at that point, from which the
         mode of all rows follows by one Newton step.
-    num_draws, sampler, engine, weights
+    num_draws, sampler, engine, weights, precision
         As in `fit`.
     seed
         Shared by all sites; draws of different sites are independent because `shard` differs.
@@ -90,11 +91,16 @@ def sample_shard(
     """
     _check_options(share, num_draws, seed, shard)
     engine, chosen = Local() if engine is None else engine, named_sampler(sampler)
-    source, bound = open_rows(model, rows, seed)
-    blocks = Rescaled(source.split(Partition(1, weights=weights), seed), 1 / share)
+    asked = asked_precision(precision)
+    with precision_of_rows(asked):
+        source, bound = open_rows(model, rows, seed)
+        blocks = Rescaled(source.split(Partition(1, weights=weights), seed), 1 / share)
     common = _common_point(located, bound)
-    mode, found = _site_mode(bound, blocks, common, engine, needed=chosen.needs_mode)
-    chains = _sample(bound, blocks, mode, found, chosen, engine, num_draws, seed, shard)
+    near = None if common is None else common.frame
+    with choose_precision(asked, bound, blocks, engine, near).applied():
+        mode, found = _site_mode(bound, blocks, common, engine, needed=chosen.needs_mode)
+        chains = _sample(bound, blocks, mode, found, chosen, engine, num_draws, seed, shard)
+        reference = None if common is None else _expansion(bound, blocks, common, engine)
     site = Site(
         shard=int(shard),
         share=float(share),
@@ -105,7 +111,7 @@ def sample_shard(
         chains=chains,
         mode=mode.theta if mode is not None and found else None,
         curvature=mode.curvature if mode is not None and found else None,
-        reference=None if common is None else _expansion(bound, blocks, common, engine),
+        reference=reference,
     )
     if path is not None:
         site.save(path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from shardmc.clock import Clock
@@ -20,9 +21,13 @@ from shardmc.journal import Journal
 from shardmc.judge import CERTIFIED_DRAWS, combine_sampled, judge
 from shardmc.locate import (
     KEEP,
+    Choice,
+    asked_precision,
+    choose_precision,
     influential,
     locate,
     locate_shards,
+    precision_of_rows,
     prepare_gradients,
     prepare_influential,
 )
@@ -53,6 +58,7 @@ def fit(
     engine: Engine | None = None,
     check: bool = True,
     polish: bool = False,
+    precision: str = "auto",
     run_dir: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Posterior:
@@ -91,6 +97,10 @@ def fit(
     polish
         Whether to take the errors of mean and covariance that the certificate measured out of the draws, and to
         certify them again at other draws. `posterior.polished` says what it did.
+    precision
+        "auto" measures how far rounding in single precision would move the posterior, and computes in double precision
+        where that matters; "single" or "double" leaves no choice. `posterior.plan["precision"]` says which it was, and
+        "precision_reason" why. JAX's own configuration stays as it is, and rows stay float32 in memory.
     run_dir
         A folder that keeps finished shards, so that a stopped run goes on where it was.
     progress
@@ -119,12 +129,14 @@ def fit(
             f"{type(combiner).__name__} takes draws of shards with a power of the prior, and step of Gibbs takes none: "
             "give step a fifth argument, power, or choose a combiner of rescaled draws such as 'recenter'."
         )
+    asked = asked_precision(precision)
     clock = Clock(progress)
 
-    source, model = clock("read", open_rows, model, data, seed)
-    count = _number_of_shards(shards, source.num_rows, model.dim, draws)
-    partition = Partition(count, shuffle, stratify, weights)
-    blocks = clock("split", source.split, partition, seed)
+    with precision_of_rows(asked):
+        source, model = clock("read", open_rows, model, data, seed)
+        count = _number_of_shards(shards, source.num_rows, model.dim, draws)
+        partition = Partition(count, shuffle, stratify, weights)
+        blocks = clock("split", source.split, partition, seed)
     plan = {
         "rows": source.num_rows,
         "shards": count,
@@ -138,16 +150,19 @@ def fit(
         "sampler": _in_words(sampler),
         "combiner": _in_words(combiner),
         "scaling": combiner.scaling,
-        "precision": jnp.result_type(float).name,
+        "precision": asked,
         # What words leave out: which rows have which weights, what a user's own functions do.
         "content": fingerprint(partition.fingerprint, vars(sampler), vars(combiner)),
     }
     ahead = _Ahead(
         model, engine, sampler, combiner.scaling, plan["draws_per_shard"], min(CERTIFIED_DRAWS, draws) * check
     )
-    with Journal(run_dir, plan, source, model) as journal:
+    with (
+        Journal(run_dir, plan, source, model) as journal,
+        _computing(asked, model, blocks, engine, clock, journal) as choice,
+    ):
         kept, located = journal.located(blocks) or _locate(
-            model, blocks, sampler, keep, engine, clock, journal, ahead
+            model, blocks, sampler, keep, engine, clock, journal, ahead, choice
         )
         sampled = clock(
             "sample",
@@ -183,8 +198,8 @@ def fit(
             certificate=judged.certificate,
             polished=polished,
             findings=judged.findings,
-            notes=(*journal.notes, *sampled.notes, *combined.notes),
-            plan={**plan, "kept_rows": kept.num_kept, "polish": polish},
+            notes=(*choice.notes, *journal.notes, *sampled.notes, *combined.notes),
+            plan={**plan, **choice.plan, "kept_rows": kept.num_kept, "polish": polish},
             seconds=clock.seconds,
             passes=clock.passes,
             versions=journal.versions,
@@ -240,6 +255,20 @@ def _draws_per_shard(combiner: Combiner, draws: int, shares: np.ndarray) -> int:
     return max(1, math.ceil(draws * float(shares.max()) - 0.5)) if combiner.pools else draws
 
 
+@contextmanager
+def _computing(
+    asked: str, model: Model, blocks: Blocks, engine: Engine, clock: Clock, journal: Journal
+) -> Iterator[Choice]:
+    """Compute in the precision asked for, in that of an earlier call of the same run, or in a measured one."""
+    before = journal.precision()
+    if before is not None:
+        choice = Choice.from_array(before, asked)
+    else:
+        choice = clock("precision", choose_precision, asked, model, blocks, engine)
+    with choice.applied():
+        yield choice
+
+
 @dataclass(frozen=True)
 class _Ahead:
     """Has programs compiled while others run, before they are needed."""
@@ -279,12 +308,13 @@ def _locate(
     clock: Clock,
     journal: Journal,
     ahead: _Ahead,
+    choice: Choice,
 ) -> tuple[Blocks, Located | None]:
     """The modes of all rows and of the shards, and the blocks with their kept rows."""
     keep = keep if blocks.num_shards > 1 else None
     ahead.of_all(blocks, keep)
     try:
-        mode = clock("locate", locate, model, blocks, engine)
+        mode = clock("locate", locate, model, blocks, engine, start=choice.start)
     except ModelError:
         if sampler.needs_mode:
             raise
@@ -295,5 +325,5 @@ def _locate(
     kept = blocks.keep(positions)
     ahead.of_shards(kept)
     located = clock("locate shards", locate_shards, model, kept, mode, engine)
-    journal.write_located(located, positions)
+    journal.write_located(located, positions, choice.to_array())
     return kept, located

@@ -57,6 +57,11 @@ class Journal:
         else:
             self._run.write(shard, chains.arrays())
 
+    def precision(self) -> np.ndarray | None:
+        """The precision that an earlier call found its modes in, as `Choice` writes it."""
+        arrays = None if self._run is None else self._run.read_located()
+        return None if arrays is None else arrays.get("precision")
+
     def located(self, blocks: Blocks) -> tuple[Blocks, Located] | None:
         """Modes, and blocks with their kept rows, where an earlier call found them."""
         arrays = None if self._run is None else self._run.read_located()
@@ -74,8 +79,8 @@ class Journal:
         bounds = np.cumsum(arrays["kept_counts"])[:-1]
         return blocks.keep(np.split(arrays["kept_positions"], bounds)), located
 
-    def write_located(self, located: Located, positions: Sequence[np.ndarray]) -> None:
-        """Keep the modes, and which rows are kept in every shard."""
+    def write_located(self, located: Located, positions: Sequence[np.ndarray], precision: np.ndarray) -> None:
+        """Keep the modes, which rows are kept in every shard, and the precision of all that."""
         if self._run is None:
             return
         self._run.write_located(
@@ -88,6 +93,7 @@ class Journal:
                 "shard_decrements": located.decrements,
                 "found": located.found,
                 "kept_positions": np.concatenate([*positions, np.empty(0, np.int64)]).astype(np.int64),
+                "precision": precision,
                 "kept_counts": np.array([len(p) for p in positions], np.int64),
             }
         )

@@ -68,6 +68,12 @@ def fit(
         bool,
         typer.Option("--polish", help="Take the errors that the certificate measures out of the draws."),
     ] = False,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="auto, single or double: auto measures whether rounding in single precision matters."
+        ),
+    ] = "auto",
     report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
 ) -> None:
     """Fit a generalised linear model to a table of any size; print and keep its certified posterior."""
@@ -99,6 +105,7 @@ def fit(
             combiner=combiner,
             engine=_engine(engine, scheduler),
             polish=polish,
+            precision=precision,
             run_dir=out,
             progress=bars,
         )

@@ -47,7 +47,7 @@ class Batch:
     def own(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
         """Own rows of the batch's i-th shard and their weights, (capacity, ...) and (capacity,)."""
         start = self.starts[i]
-        rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, self.capacity), self.rows)
+        rows = jax.tree.map(lambda a: _wide(lax.dynamic_slice_in_dim(a, start, self.capacity)), self.rows)
         weights = jnp.where(jnp.arange(self.capacity) < self.sizes[i], self.factors[i], 0)
         if self.row_weights is not None:
             weights = weights * lax.dynamic_slice_in_dim(self.row_weights, start, self.capacity)
@@ -60,9 +60,16 @@ class Batch:
         rows, weights = self.own(i)
         if self.kept_rows is None:
             return rows, weights
-        rows = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), rows, self.kept_rows)
+        rows = jax.tree.map(lambda a, b: jnp.concatenate([a, _wide(b)]), rows, self.kept_rows)
         assert self.kept_weights is not None
         return rows, jnp.concatenate([weights, self.kept_weights])
+
+
+def _wide(rows: jax.Array) -> jax.Array:
+    """A shard's rows as the computation has them: they are float32 in memory also where it is in float64."""
+    real = jnp.result_type(float)
+    narrow = jnp.issubdtype(rows.dtype, jnp.floating) and rows.dtype.itemsize < real.itemsize
+    return rows.astype(real) if narrow else rows
 
 
 class Blocks(ABC):

@@ -3,13 +3,17 @@
 from shardmc.locate.gradients import gradients, prepare_gradients
 from shardmc.locate.leverage import KEEP, Influential, influential, leverage, prepare_influential
 from shardmc.locate.newton import DECREMENT, Start, locate, near_mode, newton_steps
+from shardmc.locate.precision import Choice, asked_precision, choose_precision, precision_of_rows
 from shardmc.locate.shards import locate_shards
 
 __all__ = [
     "DECREMENT",
     "KEEP",
+    "Choice",
     "Influential",
     "Start",
+    "asked_precision",
+    "choose_precision",
     "gradients",
     "influential",
     "leverage",
@@ -17,6 +21,7 @@ __all__ = [
     "locate_shards",
     "near_mode",
     "newton_steps",
+    "precision_of_rows",
     "prepare_gradients",
     "prepare_influential",
 ]

@@ -30,6 +30,8 @@ _SETTLED = 0.45
 """The same below which curvature still changes too much for the step to be the last."""
 _ENDLESS = 20
 """Slow steps in a row after which the summit is at infinity: by then the curvature is 10^-9 of what it was."""
+_LIMIT = 1e12
+"""No mode is looked for beyond this."""
 _STARTS = (0.0, 0.1, 1.0, 1.0, 3.0)
 """Distances from the model's own starting point at which the search begins again, where it failed from there."""
 
@@ -128,7 +130,8 @@ class Ascent:
     @property
     def hopeless(self) -> bool:
         """Whether going on would not help: no step climbs, or the summit is at infinity."""
-        return self.radius < 1e-8 or self.flat > 5 or self.slow > (_ENDLESS if self.double else 5)
+        lost = not np.abs(self.frame.center).max() < _LIMIT
+        return lost or self.radius < 1e-8 or self.flat > 5 or self.slow > (_ENDLESS if self.double else 5)
 
     def mode(self) -> Mode:
         """The mode that the last step leads to."""

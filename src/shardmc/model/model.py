@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError, unknown
+from shardmc.model.captured import Captured
 from shardmc.model.fingerprint import fingerprint
 from shardmc.model.linear_algebra import WithoutLapack
 from shardmc.model.lookup import Lookup
@@ -181,7 +182,6 @@ class Model(Recipe):
         natural = self.natural(theta)
         if self.derived_function is None or len(theta) == 0:
             return natural
-        # A user's function may hold NumPy arrays of 64 bits, which JAX cannot compile in both precisions.
         derived = _blockwise(self._derived_program, theta, nullcontext())
         return natural | {name: derived[name] for name in self.derived_names}
 
@@ -240,6 +240,12 @@ class Model(Recipe):
         return names
 
     @property
+    def holds_arrays(self) -> bool:
+        """Whether its densities hold NumPy arrays, as far as is known: see `Captured`."""
+        parts = [self._log_likelihood] + ([] if self.log_prior_function is None else [self._log_prior])
+        return any(part.holds_arrays is not False for part in parts)
+
+    @property
     def natural_dim(self) -> int:
         """Columns of `natural_vector`; equal to `dim` for every support that has a name."""
         return len(self.natural_names)
@@ -269,13 +275,18 @@ class Model(Recipe):
     # Internals.
 
     @cached_property
-    def _log_likelihood(self) -> Callable[..., jax.Array]:
-        return WithoutLapack(self.log_likelihood_function)
+    def _log_likelihood(self) -> Captured:
+        return Captured(WithoutLapack(self.log_likelihood_function))
 
     @cached_property
-    def _log_prior(self) -> Callable[..., jax.Array]:
+    def _log_prior(self) -> Captured:
         assert self.log_prior_function is not None
-        return WithoutLapack(self.log_prior_function)
+        return Captured(WithoutLapack(self.log_prior_function))
+
+    @cached_property
+    def _derived(self) -> Captured:
+        assert self.derived_function is not None
+        return Captured(self.derived_function)
 
     def _constrain(self, theta: jax.Array, names: list[str]) -> Params:
         params = {}
@@ -305,9 +316,7 @@ class Model(Recipe):
 
     @cached_property
     def _derived_program(self) -> Callable[[Any], Any]:
-        assert self.derived_function is not None
-        derived = self.derived_function
-        return jax.jit(jax.vmap(lambda theta: dict(derived(self.constrain(theta)))))
+        return jax.jit(jax.vmap(lambda theta: dict(self._derived(self.constrain(theta)))))
 
     @cached_property
     def _unconstrain_program(self) -> Callable[[Any], Any]:

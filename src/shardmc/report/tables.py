@@ -236,6 +236,8 @@ def call(plan: Mapping[str, Any]) -> str | None:
         arguments.append("shuffle=False")
     if plan.get("polish"):
         arguments.append("polish=True")
+    if str(plan.get("precision_reason", "")).startswith("precision="):  # asked for, not measured
+        arguments.append(f"precision={plan['precision']!r}")
     arguments += [f"{name}=..." for name, is_set in _ROWWISE.items() if plan.get(is_set)]
     for name in ("sampler", "combiner"):
         if re.fullmatch(r"[A-Z]\w*\(.*\)", str(plan.get(name, ""))):

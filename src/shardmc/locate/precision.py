@@ -1,0 +1,284 @@
+"""How far rounding in single precision would move the posterior, and so in which precision to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
+from threading import Thread
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardmc.data.batch import Batch, Blocks, Rows
+from shardmc.data.blocks import ArrayBlocks
+from shardmc.errors import unknown
+from shardmc.locate.newton import Start, near_mode
+from shardmc.model import Model
+from shardmc.model.precision import Precision, double_precision
+from shardmc.target import DeviceFrame
+from shardmc.types import Engine, Frame
+
+_NAMES = ("auto", "single", "double")
+
+LOG_DENSITY = 0.05
+"""Noise of a shard's log density from which on single precision is not enough."""
+GRADIENT = 0.02
+"""Noise of the gradient of all rows, as a shift of the mode in posterior sd, from which on it is not enough."""
+
+_POINTS = 8
+_GROUPS = 32
+_ROWS = (2_048, 16_384, 65_536)
+"""Rows that are looked at: few different numbers of them, so that few programs are compiled."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What rounding in single precision does to the posterior of all rows."""
+
+    log_density: float
+    """Standard deviation of the error of a shard's log density, at points about one posterior sd from the mode."""
+    gradient: float
+    """The shift of a parameter, in posterior sd, that the error of the gradient of all rows amounts to."""
+
+    @property
+    def matters(self) -> bool:
+        # Not a number counts as much.
+        return not (self.log_density <= LOG_DENSITY and self.gradient <= GRADIENT)
+
+    @property
+    def sentence(self) -> str:
+        """In words: what matters, or else both numbers."""
+        value = f"the log posterior by {_number(self.log_density)} ({LOG_DENSITY} is allowed)"
+        slope = f"its mode by {_number(self.gradient)} posterior sd ({GRADIENT} is allowed)"
+        if not self.matters:
+            return f"in single precision rounding moves {value} and {slope}"
+        if not np.isfinite([self.log_density, self.gradient]).all():
+            return "in single precision the log posterior is not finite near its mode"
+        what = value if not self.log_density <= LOG_DENSITY else slope.replace("its mode", "the mode")
+        return f"in single precision rounding would move {what}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """In which precision a posterior is computed, and why."""
+
+    double: bool
+    reason: str
+    noise: Noise | None = None
+    """Where it was measured."""
+    start: Start | None = field(default=None, repr=False, compare=False)
+    """The point near the mode at which it was measured, from which `locate` can go on."""
+
+    @property
+    def name(self) -> str:
+        return "double" if self.double else "single"
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """For `posterior.plan`."""
+        measured = {}
+        if self.noise is not None:
+            measured = {"noise_log_density": self.noise.log_density, "noise_gradient": self.noise.gradient}
+        return {"precision": self.name, "precision_reason": self.reason, **measured}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user did not ask for, and may want to know."""
+        if not self.double or self.noise is None:
+            return ()
+        return (f"Computed in double precision: {self.reason}.",)
+
+    def applied(self) -> AbstractContextManager[None]:
+        """A context in which JAX computes in this precision."""
+        return Precision(self.double, Precision.here().matmul).applied()
+
+    def to_array(self) -> np.ndarray:
+        """Precision and noise as numbers, for a run folder."""
+        noise = (np.nan, np.nan) if self.noise is None else (self.noise.log_density, self.noise.gradient)
+        return np.array([float(self.double), *noise])
+
+    @staticmethod
+    def from_array(numbers: np.ndarray, asked: str) -> Choice:
+        double, *noise = map(float, numbers)
+        return _asked(asked) or _measured(None if np.isnan(noise).all() else Noise(*noise), bool(double))
+
+
+class RoundingTerms(NamedTuple):
+    """Gains over the frame's centre and their gradients at some points, of groups of rows and of the prior."""
+
+    values: np.ndarray | jax.Array  # (group, point)
+    gradients: np.ndarray | jax.Array  # (group, point, dim)
+    weights: np.ndarray | jax.Array  # (group,) sums of weights
+    prior_values: np.ndarray | jax.Array  # (point,)
+    prior_gradients: np.ndarray | jax.Array  # (point, dim)
+    total_weight: np.ndarray | jax.Array  # () of the whole shard
+
+
+def _rounding(
+    model: Model, num_rows: int, batch: Batch, frame: DeviceFrame, points: jax.Array
+) -> RoundingTerms:
+    """What the log density of a batch's first shard consists of, as the present precision has it."""
+    with jax.default_matmul_precision("highest"):
+        rows, weights = batch.take(0)
+        groups = min(_GROUPS, weights.shape[0])
+        each = min(num_rows, weights.shape[0]) // groups
+        some = jax.tree.map(lambda a: a[: groups * each].reshape(groups, each, *a.shape[1:]), (rows, weights))
+
+        def group(rows: Rows, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+            reference = model.log_likelihood(frame.center, rows)
+
+            def gain(u: jax.Array) -> jax.Array:
+                return jnp.sum(weights * (model.log_likelihood(frame.to_theta(u), rows) - reference))
+
+            return jax.vmap(jax.value_and_grad(gain))(points)
+
+        def prior_gain(u: jax.Array) -> jax.Array:
+            return model.log_prior(frame.to_theta(u)) - model.log_prior(frame.center)
+
+        values, gradients = jax.vmap(group)(*some)
+        prior_values, prior_gradients = jax.vmap(jax.value_and_grad(prior_gain))(points)
+        sums = jnp.sum(some[1], axis=1)
+        return RoundingTerms(values, gradients, sums, prior_values, prior_gradients, jnp.sum(weights))
+
+
+_in_single = jax.jit(_rounding, static_argnums=(0, 1))
+# What is run once need not be quick, but quickly compiled.
+_in_double = jax.jit(_rounding, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0})
+
+
+def asked_precision(precision: str) -> str:
+    """The user's option, checked; "auto" is "double" where JAX runs in float64 anyway."""
+    if precision not in _NAMES:
+        raise unknown("precision", precision, _NAMES)
+    return "double" if precision == "auto" and Precision.here().double else precision
+
+
+def precision_of_rows(asked: str) -> AbstractContextManager[None]:
+    """A context in which rows are read: they are float64 in memory only where JAX runs in float64 anyway."""
+    here = Precision.here()
+    return Precision(here.double and asked != "single", here.matmul).applied()
+
+
+def choose_precision(
+    asked: str, model: Model, blocks: Blocks, engine: Engine, near: Frame | None = None
+) -> Choice:
+    """The precision asked for, or the one that the noise of single precision calls for.
+
+    Parameters
+    ----------
+    asked
+        "single", "double", or "auto" for a choice by measurement.
+    blocks
+        Their first shard's rows are looked at, and some shards to find a point near the mode.
+    near
+        A point near the mode and the posterior's scale there, where they are known.
+    """
+    given = _asked(asked)
+    if given is not None:
+        return given
+    start = None
+    if near is None:
+        compiled = _compile_ahead(model, blocks)
+        start = near_mode(model, blocks, engine)
+        near = start.frame
+        compiled()
+        if not start.found:
+            return Choice(True, "no mode was found in single precision", start=start)
+    try:
+        noise = measure_noise(model, blocks, near)
+    except (TypeError, ValueError) as error:
+        # JAX refuses in one precision what it has compiled in the other: see `Captured`.
+        reason = f"the model cannot be computed in double precision ({str(error).splitlines()[0][:100]})"
+        return Choice(False, reason, start=start)
+    return replace(_measured(noise, noise is not None and noise.matters), start=start)
+
+
+def _asked(asked: str) -> Choice | None:
+    if asked == "auto":
+        return None
+    if asked == "double" and Precision.here().double:
+        return Choice(True, "JAX runs in float64")
+    return Choice(asked == "double", f"precision={asked!r}")
+
+
+def _measured(noise: Noise | None, double: bool) -> Choice:
+    return Choice(double, "rounding could not be measured" if noise is None else noise.sentence, noise)
+
+
+def _compile_ahead(model: Model, blocks: Blocks) -> Callable[[], object]:
+    """Compile what `measure_noise` runs while a point near the mode is looked for; call the result to wait for it."""
+    # One that holds arrays cannot be traced in both precisions at once; others would have to read their rows.
+    if model.holds_arrays or not isinstance(blocks, ArrayBlocks):
+        return lambda: None
+    points = np.zeros((_POINTS, model.dim), np.float32)
+
+    def compile_both() -> None:
+        with suppress(Exception):  # raised again where it is needed
+            for double in (True, False):
+                _terms(model, blocks, Frame.identity(model.dim), points, double=double)
+
+    thread = Thread(target=compile_both, name="shardmc-precision", daemon=True)
+    thread.start()
+    return thread.join
+
+
+def measure_noise(model: Model, blocks: Blocks, frame: Frame) -> Noise | None:
+    """Compare single with double precision on some rows, and scale the difference to all; None where it cannot be.
+
+    The frame's centre is near the mode, its basis the scale of the posterior of all rows. The error of a row's gain
+    l_j(theta) - l_j(center) has a part that all rows share, which multiplies the number of rows N, and a part that is
+    independent from row to row. With the mean m of the errors over n rows, which has the standard error e,
+    the noise of the log density of a shard of n_i rows is N sqrt(m^2 - e^2 + e^2 n / n_i), and that of the gradient
+    over all rows the same with N in the place of n_i.
+    """
+    points = np.random.default_rng(0).normal(size=(_POINTS, model.dim)).astype(np.float32)
+    single, double = (_terms(model, blocks, frame, points, double=d) for d in (False, True))
+    sound = np.isfinite(double.values).all(axis=0) & np.isfinite(double.gradients).all(axis=(0, 2))
+    if not sound.any() or not (double.weights > 0).any():
+        return None
+    counted = double.weights > 0
+    weights = double.weights[counted]
+    rows = min(_rows(blocks), int(blocks.sizes[0]))
+    total = float(double.total_weight)
+    errors = (single.values - double.values)[counted][:, sound]
+    variance = _variance(errors, weights, total, rows / blocks.sizes[0])
+    prior = (single.prior_values - double.prior_values)[sound]
+    log_density = np.sqrt(variance + np.mean(prior**2))
+    # The error of the whitened gradient as a shift of every parameter, in its posterior sd.
+    shift = (frame.basis / np.linalg.norm(frame.basis, axis=1)[:, None]).T
+    errors = (single.gradients - double.gradients)[counted][:, sound] @ shift
+    variance = _variance(errors, weights, total, rows / blocks.num_rows)
+    prior = (single.prior_gradients - double.prior_gradients)[sound] @ shift
+    gradient = np.sqrt(np.max(variance + np.mean(prior**2, axis=0)))
+    return Noise(*(float(x) if np.isfinite(x) else float("inf") for x in (log_density, gradient)))
+
+
+def _terms(model: Model, blocks: Blocks, frame: Frame, points: np.ndarray, *, double: bool) -> RoundingTerms:
+    with double_precision(double):
+        _, batch = next(iter(blocks.batches([0], 1)))
+        real = jnp.result_type(float)
+        program = _in_double if double else _in_single
+        terms = program(model, _rows(blocks), batch, DeviceFrame.of(frame), points.astype(real))
+        return RoundingTerms(*(np.asarray(part, np.float64) for part in terms))
+
+
+def _variance(errors: np.ndarray, weights: np.ndarray, total: float, part: float) -> np.ndarray:
+    """Mean square over the points, of errors (group, point, ...) scaled to all rows: see `measure_noise`."""
+    mean = errors.sum(axis=0) / weights.sum()
+    rates = errors / weights.reshape(-1, *[1] * (errors.ndim - 1))
+    chance = rates.var(axis=0, ddof=1) / len(weights) if len(weights) > 1 else np.zeros_like(mean)
+    shared = np.maximum(np.mean(mean**2 - chance, axis=0), 0.0)
+    return total**2 * (shared + np.mean(chance, axis=0) * part)
+
+
+def _rows(blocks: Blocks) -> int:
+    """More rows where there are many: what is independent from row to row must not look as if it were shared."""
+    wanted = min(4e-10 * blocks.num_rows**2, blocks.capacity)
+    return next((rows for rows in _ROWS if rows >= wanted), _ROWS[-1])
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"

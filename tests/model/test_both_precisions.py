@@ -1,0 +1,126 @@
+"""Every kind of model in single and in double precision, in one process, with NumPy arrays that it holds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import shardmc
+from shardmc.glm.families import FAMILIES
+from shardmc.model.precision import double_precision
+
+ROWS = 3_000
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(ROWS, 2))
+SCALES = np.array([0.3, -0.2])  # 64 bits, held by the models below
+INDEX = np.array([1, 0])
+UNIT = np.array(2.0)
+Y = (X * SCALES) @ [1.0, 2.0] + RNG.normal(size=ROWS)
+
+
+class Held:
+    """A likelihood that is an object."""
+
+    def __init__(self):
+        self.scales = SCALES.copy()
+
+    def __call__(self, params, rows):
+        return -0.5 * (rows["y"] - (rows["x"] * self.scales) @ params["beta"][INDEX]) ** 2
+
+
+def plain():
+    return shardmc.Model(
+        lambda p, rows: -0.5 * (rows["y"] - (rows["x"] * SCALES) @ p["beta"]) ** 2 / UNIT,
+        lambda p: -0.5 * jnp.sum((p["beta"] - SCALES) ** 2) / UNIT,
+        {"beta": 2},
+        derived=lambda p: {"scaled": p["beta"] * SCALES},
+    )
+
+
+def an_object():
+    return shardmc.Model(Held(), None, {"beta": 2})
+
+
+def of_numpyro():
+    def model(x, y):
+        beta = numpyro.sample("beta", dist.Normal(SCALES, UNIT))
+        numpyro.deterministic("scaled", beta * SCALES)
+        numpyro.sample("y", dist.Normal((x * SCALES) @ beta[INDEX], UNIT), obs=y)
+
+    return shardmc.from_numpyro(model)
+
+
+def of_pymc():
+    pm = pytest.importorskip("pymc")
+    with pm.Model() as model:
+        x, y = pm.Data("x", X), pm.Data("y", Y)
+        beta = pm.Normal("beta", SCALES, 10, shape=2)
+        sigma = pm.HalfNormal("sigma", 1)
+        pm.Normal("response", (x * SCALES) @ beta, sigma, observed=y)
+    return shardmc.from_pymc(model, rows=["x", "y"])
+
+
+@pytest.mark.parametrize("make", [plain, an_object, of_numpyro, of_pymc])
+def test_a_model_that_holds_arrays_is_fitted_in_both_precisions(make):
+    model, options = make(), {"shards": 3, "draws": 300, "seed": 4}
+    data = {"x": X, "y": Y}
+    means = []
+    for precision in ("single", "double", "auto", "double"):
+        posterior = shardmc.fit(model, data, precision=precision, **options)
+        means.append(posterior.mode)
+    # The same posterior: modes within its standard deviations by the tolerance of the search.
+    sd = np.sqrt(np.diag(np.linalg.inv(posterior.curvature)))
+    assert np.abs((means - means[1]) / sd).max() < 0.05
+    np.testing.assert_array_equal(means[1], means[3])
+
+
+@pytest.mark.parametrize("make", [plain, of_numpyro])
+def test_the_log_likelihood_has_the_precision_it_is_computed_in(make):
+    rows = {"x": X[:50].astype(np.float32), "y": Y[:50].astype(np.float32)}
+    model = make().bind(rows)
+    values = {}
+    for double in (False, True, False, True):
+        with double_precision(double):
+            theta = jnp.asarray(np.ones(model.dim))
+            values[double] = jax.jit(lambda t, r: model.log_likelihood(t, r))(
+                theta, jax.tree.map(jnp.asarray, rows)
+            )
+            assert values[double].dtype == (jnp.float64 if double else jnp.float32)
+    assert 0 < np.abs(np.asarray(values[True]) - np.asarray(values[False])).max() < 1e-5
+
+
+def test_a_compiled_part_that_holds_arrays_stays_in_single_precision_and_says_so():
+    scales = SCALES.copy()
+    part = jax.jit(lambda beta: jnp.sum(beta * scales))
+    model = shardmc.Model(
+        lambda p, rows: -0.5 * (rows["y"] - rows["x"] @ p["beta"] - part(p["beta"])) ** 2, None, {"beta": 2}
+    )
+    posterior = shardmc.fit(model, {"x": X, "y": Y}, shards=2, draws=100)
+    assert posterior.plan["precision"] == "single"
+    assert "cannot be computed in double precision" in posterior.plan["precision_reason"]
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_formulas_in_both_precisions(family):
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=ROWS)
+    mean = np.exp(0.3 + 0.2 * x)
+    response = {
+        "bernoulli": rng.random(ROWS) < 0.5,
+        "binomial": rng.binomial(5, 0.4, ROWS),
+        "ordinal": rng.integers(0, 3, ROWS),
+        "poisson": rng.poisson(mean),
+        "negative_binomial": rng.poisson(mean * rng.gamma(2.0, 0.5, ROWS)),
+        "gamma": rng.gamma(2.0, mean / 2),
+    }.get(family, x + rng.standard_t(5, ROWS))
+    table = {"x": x, "y": np.asarray(response).astype(float if family != "ordinal" else int)}
+    options = {"trials": 5} if family == "binomial" else {}
+    fits = [
+        shardmc.glm("y ~ x", table, family=family, shards=2, draws=100, precision=p, **options)
+        for p in ("single", "double")
+    ]
+    sd = np.sqrt(np.diag(np.linalg.inv(fits[1].curvature)))
+    assert np.abs((fits[0].mode - fits[1].mode) / sd).max() < 0.05
+    assert [f.plan["precision"] for f in fits] == ["single", "double"]

@@ -131,7 +131,7 @@ def test_draws_of_a_model_do_not_depend_on_its_columns_names():
             {"b": ()},
         )
         table = columns(name, swapped)
-        table[name] = jnp.asarray(table[name])  # rows on a device are put in order by their numbers
+        table["other"] = jnp.asarray(table["other"])  # rows on a device are put in order by their numbers
         options = OPTIONS["arrays"] | {"shards": 2, "draws": 40, "check": False}
         return shardmc.fit(model, table, **options).draws["b"]
 

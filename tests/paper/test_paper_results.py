@@ -15,15 +15,13 @@ from shardmc.paper.comparison import (
     distance_table,
     ranking_table,
     record,
+    thinned,
 )
 from shardmc.paper.covertype import load_covertype
 from shardmc.paper.gaussian import NormalInverseGamma, exact_methods
-from shardmc.paper.logistic import _Job, _methods, _Reference, synthetic
-from shardmc.paper.newton import newton_steps
+from shardmc.paper.logistic import _Job, _methods, _Reference, newton_steps, synthetic
 from shardmc.paper.registry import recompute
-from shardmc.paper.result import Call
-from shardmc.paper.rivals import thinned
-from shardmc.paper.write import ORDER
+from shardmc.paper.result import ORDER, Call
 
 
 def test_a_result_is_written_with_its_numbers_and_shown_in_the_index(tmp_path):

@@ -1,15 +1,16 @@
-"""Example 3, Table 3: the Beta-Bernoulli model, where subposteriors can be drawn from exactly."""
+"""Example 3, Table 3 and Figure 1: the Beta-Bernoulli model, whose subposteriors can be drawn exactly."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
 
+from shardmc.density import bandwidth_of, density_at
 from shardmc.distance import marginal_l2
 from shardmc.fit import fit
 from shardmc.locate import KEEP
@@ -17,19 +18,25 @@ from shardmc.model import Model
 from shardmc.paper.beta import Beta, affine_density, shifted_density
 from shardmc.paper.comparison import (
     OURS,
+    TABLE_3,
+    THINNING,
     Comparison,
+    combined_draws,
     default_is_closest,
     distance_table,
     ranking_table,
     record,
+    rivals,
+    thinned,
 )
-from shardmc.paper.printed import TABLE_3
-from shardmc.paper.prose import prose
-from shardmc.paper.result import Call, Claim, Result, Table, scientific
-from shardmc.paper.rivals import THINNING, combined_draws, rivals, thinned
+from shardmc.paper.result import Call, Claim, Figure, Result, Table, prose, scientific
+from shardmc.paper.style import METHODS, canvas, legend_above
 from shardmc.types import ShardDraws
 
-NAME = "table-3"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+
 PROPORTIONS = (0.1, 0.01, 0.001)
 SHARDS = (50, 100)
 PRIOR = 0.01
@@ -131,7 +138,7 @@ def _beta_draws(shards: Beta, count: int, rng: np.random.Generator) -> np.ndarra
     return rng.beta(shards.a[:, None], shards.b[:, None], (len(shards.a), count))[..., None]
 
 
-def reproduce(call: Call) -> Result:
+def table_3(call: Call) -> Result:
     """Distances of all methods over data sets, from draws and, where densities are known, without Monte Carlo noise."""
     cells, exact = [], []
     shards = call.choose(SHARDS, SHARDS[:1])
@@ -152,9 +159,9 @@ def reproduce(call: Call) -> Result:
         "The paper's rows labelled p = 0.001 stand beside both p = 0.01 (its text) and p = 0.001 (its table)."
     )
     return Result(
-        NAME,
+        "table-3",
         "Example 3, Table 3: Beta-Bernoulli model",
-        prose(NAME),
+        prose("table-3"),
         (
             distance_table(title, cells, note),
             ranking_table("Order of the methods", cells),
@@ -229,3 +236,85 @@ def _claims(cells: list[Comparison]) -> tuple[Claim, ...]:
             max(ratios) <= 2,
         ),
     )
+
+
+_CAPTION = (
+    "Densities of the combined draws and of the exact posterior (black), one data set for each p. CMC: consensus Monte "
+    "Carlo; AR: the paper's method; WS: Weierstrass sampler; MP: M-posterior; shardmc: the default."
+)
+_HALF_WIDTH = 5.0  # of a panel, in posterior standard deviations
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """The curves of one p and K."""
+
+    p: float
+    num_shards: int
+    points: np.ndarray
+    curves: dict[str, np.ndarray]
+    distances: dict[str, float]
+
+
+def figure_1(call: Call) -> Result:
+    """Draws of every method for one data set per cell of Table 3, as curves."""
+    cells = [(p, num_shards) for num_shards in call.choose(SHARDS, SHARDS[:1]) for p in PROPORTIONS]
+    panels = []
+    for p, num_shards in cells:
+        call.tell(len(panels), len(cells))
+        panels.append(_panel(p, num_shards, call))
+    call.tell(len(cells), len(cells))
+    names = list(panels[0].distances)
+    rows = tuple(
+        (f"p = {panel.p:g}, K = {panel.num_shards}", *(scientific(panel.distances[m]) for m in names))
+        for panel in panels
+    )
+    title = "L2 distance of the curves from the posterior, in units of its standard deviation"
+    return Result(
+        "figure-1",
+        "Example 3, Figure 1: densities of the Beta-Bernoulli model",
+        prose("figure-1"),
+        (Table(title, ("", *names), rows),),
+        (Figure("figure-1", _CAPTION, lambda: _draw(panels)),),
+        numbers={
+            "cells": [{"p": x.p, "shards": x.num_shards, "distances": x.distances} for x in panels],
+            "rows": call.choose(100_000, 50_000),
+        },
+    )
+
+
+def _panel(p: float, num_shards: int, call: Call) -> _Panel:
+    data = DataSet.simulate(p, call.choose(100_000, 50_000), num_shards, (call.seed, 5))
+    draws = method_draws(data, call.choose(100_000, 10_000), call.seed)
+    posterior = data.posterior
+    mean, sd = posterior.mean(), posterior.std()
+    points = np.linspace(max(mean - _HALF_WIDTH * sd, 0), mean + _HALF_WIDTH * sd, 401)
+    curves = {"posterior": posterior.pdf(points)}
+    curves |= {
+        name: density_at(values[:, 0], points, bandwidth_of(sd, len(values)))
+        for name, values in draws.items()
+    }
+    distances = {name: marginal_l2(values, posterior) for name, values in draws.items()}
+    return _Panel(p, num_shards, points, curves, distances)
+
+
+def _draw(panels: list[_Panel]) -> Canvas:
+    figure, axes = canvas(len(panels) // len(PROPORTIONS), len(PROPORTIONS))
+    for axis, panel in zip(axes.flat, panels, strict=True):
+        for name, curve in panel.curves.items():
+            axis.plot(panel.points, curve, label=name, **METHODS[name])
+        axis.set_title(f"$p = {panel.p:g}$, $K = {panel.num_shards}$")
+        # A method that puts all its draws in one place would flatten the others.
+        axis.set_ylim(0, 1.5 * panel.curves["posterior"].max())
+        axis.set_xlim(panel.points[0], panel.points[-1])
+        _few_ticks(axis)
+        axis.set_xlabel("$p$")
+    for row in axes:
+        row[0].set_ylabel("density")
+    legend_above(figure, axes[0, 0])
+    return figure
+
+
+def _few_ticks(axis: Any) -> None:
+    axis.locator_params(axis="x", nbins=4)
+    axis.locator_params(axis="y", nbins=4)

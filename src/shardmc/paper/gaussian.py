@@ -16,20 +16,22 @@ from shardmc.fit import fit
 from shardmc.model import Model
 from shardmc.paper.comparison import (
     OURS,
+    TABLE_1,
+    THINNING,
     Comparison,
+    LocatedShards,
+    combined_draws,
     default_is_closest,
     distance_table,
+    mapped,
     ranking_table,
     record,
+    rivals,
+    thinned,
 )
-from shardmc.paper.located import LocatedShards, mapped
-from shardmc.paper.printed import TABLE_1
-from shardmc.paper.prose import prose
-from shardmc.paper.result import Call, Result
-from shardmc.paper.rivals import THINNING, combined_draws, rivals, thinned
+from shardmc.paper.result import Call, Result, prose
 from shardmc.types import Located, Mode, Scaling, ShardDraws
 
-NAME = "table-1"
 SHARDS = (20, 50, 100)
 VARIANCE = 10.0
 _REFERENCE_DRAWS = 400_000
@@ -153,7 +155,7 @@ def sampled_methods(y: np.ndarray, num_shards: int, count: int, seed: int) -> di
     return {**found, OURS: thinned(ours, count)}
 
 
-def reproduce(call: Call) -> Result:
+def table_1(call: Call) -> Result:
     """Joint and marginal distances for exact draws and for MCMC draws."""
     joint, marginal = [], []
     runs = (
@@ -186,9 +188,9 @@ def reproduce(call: Call) -> Result:
     call.tell(total, total)
     unit = "in units of the posterior's standard deviations, mean ± sd over data sets"
     return Result(
-        NAME,
+        "table-1",
         "Example 1, Table 1: Gaussian model",
-        prose(NAME),
+        prose("table-1"),
         (
             distance_table(f"L2 distances of the joint densities {unit}", joint),
             ranking_table("Order of the methods", joint),

@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from shardmc.errors import OptionError, unknown
-from shardmc.paper.result import Call, Result
-from shardmc.paper.write import ORDER, write_index, write_result
+from shardmc.paper.result import ORDER, Call, Result, write_index, write_result
 from shardmc.store.manifest import package_versions
 from shardmc.types import Progress
 
-_HOMES = {
-    "table-1": "shardmc.paper.gaussian",
-    "table-2": "shardmc.paper.logistic",
-    "table-3": "shardmc.paper.beta_bernoulli",
-    "figure-1": "shardmc.paper.figure_1",
-    "figure-2": "shardmc.paper.figure_2",
-    "theorem-1": "shardmc.paper.theorem_1",
-    "remark-2": "shardmc.paper.remark_2",
-    "nonparametric": "shardmc.paper.nonparametric",
+_MODULES = {
+    "table-1": "gaussian",
+    "table-2": "logistic",
+    "table-3": "beta_bernoulli",
+    "figure-1": "beta_bernoulli",
+    "figure-2": "mixture",
+    "theorem-1": "convergence",
+    "remark-2": "convergence",
+    "nonparametric": "nonparametric",
 }
+"""Where each result is computed, by a function of the same name with underscores."""
 
 NAMES = (*ORDER, "all")
 """What can be reproduced."""
@@ -90,7 +90,8 @@ def recompute(name: str, call: Call, progress: Progress | None = None) -> Result
         if progress is not None:
             progress(name, done, total)
 
-    function: Callable[[Call], Result] = import_module(_HOMES[name]).reproduce
+    module = import_module(f"shardmc.paper.{_MODULES[name]}")
+    function: Callable[[Call], Result] = getattr(module, name.replace("-", "_"))
     return function(Call(call.quick, call.seed, call.covtype, tell))
 
 

@@ -12,10 +12,8 @@ from matplotlib.figure import Figure
 from shardmc.check.agreement import LEVEL
 from shardmc.posterior import Posterior
 from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
-from shardmc.report.forest import hides_intervals, plot_certificate, plot_forest
-from shardmc.report.marginals import plot_marginals
-from shardmc.report.pair import plot_pair
-from shardmc.report.ridges import plot_ridges
+from shardmc.report.densities import plot_marginals, plot_pair
+from shardmc.report.forest import hides_intervals, plot_certificate, plot_forest, plot_ridges
 from shardmc.report.shards import outlying, plot_chains, plot_shards
 from shardmc.report.style import to_svg
 

@@ -1,4 +1,4 @@
-"""Intervals of all parameters side by side, and how wrong each may be."""
+"""Figures with one row per parameter: intervals, certificate, and marginal densities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from shardmc.errors import OptionError, unknown
 from shardmc.posterior import Posterior
-from shardmc.report.choice import coordinates, shortened
+from shardmc.report.choice import coordinates, shards_to_draw, shortened
+from shardmc.report.densities import Curve, marginal
 from shardmc.report.style import COLORS, SharedFigure, draw_curves, styled, tidy_axis
 
 _ROW = 0.17  # inches
@@ -19,6 +20,9 @@ _DOT = 2.6  # points
 _LONGEST = 22  # characters of a name
 _LIKE = 100.0  # parameters whose reach differs by less share an axis
 _MOST_PANELS = 5
+_RIDGE = 0.34  # inches of a row of densities
+_WINDOW = 4.0  # sds on either side of the mean that a row of densities shows
+_PEAK = 0.4  # about the height of a standard normal density
 
 
 @styled
@@ -177,3 +181,53 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 def left_margin(names: Sequence[str]) -> float:
     """Share of the width that the longest name takes."""
     return 0.04 + min(max(map(len, names), default=1), _LONGEST) * 0.0185
+
+
+@styled
+def plot_ridges(
+    posterior: Posterior, parameters: Sequence[str | int] | None = None, *, shards: int = 8
+) -> Figure:
+    """Densities of the combined posterior and of the shards after they were moved, one row per coordinate.
+
+    Parameters
+    ----------
+    posterior
+        What `fit` returned.
+    parameters
+        Coordinates by name or position; by default the twenty that may be most wrong.
+    shards
+        At most so many shards are drawn.
+    """
+    chosen = coordinates(posterior, parameters, 20)
+    drawn = shards_to_draw(posterior, shards)
+    names = [posterior.names[k] for k in chosen]
+    height = _RIDGE * len(chosen) + 0.75
+    figure = SharedFigure((4.0, height))
+    left = left_margin(names)
+    axes = figure.add_axes((left, 0.42 / height, 0.97 - left, 1 - 0.44 / height))
+    combined, moved = [], []
+    for row, k in enumerate(chosen):
+        curves = marginal(posterior, k, drawn, before=False)
+        combined += _ridge([curves.combined], curves.center, curves.sd, row)
+        moved += _ridge(curves.after, curves.center, curves.sd, row)
+        axes.axhline(row, color=COLORS["rule"], linewidth=0.6, zorder=0)
+    draw_curves(axes, moved, color=COLORS["after"], linewidth=0.7, alpha=0.75)
+    draw_curves(axes, combined, color=COLORS["combined"], linewidth=1.5)
+    name_rows(axes, names)
+    axes.set_ylim(len(chosen) - 0.75, -1.25)
+    axes.set_xlim(-_WINDOW, _WINDOW)
+    axes.set_xlabel("sds of the draws from their mean")
+    tidy_axis(axes, ticks=4)
+    return figure
+
+
+def _ridge(curves: Sequence[Curve], center: float, sd: float, row: int) -> list[Curve]:
+    """Curves in standard units, growing upwards from their row; rows count downwards."""
+    if not sd > 0:
+        return []
+    inside = []
+    for x, y in curves:
+        z = (x - center) / sd
+        seen = np.abs(z) <= _WINDOW
+        inside.append((z[seen], row - 0.9 * np.minimum(y[seen] * sd / _PEAK, 1.4)))
+    return inside

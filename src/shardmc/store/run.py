@@ -13,7 +13,7 @@ from shardmc.store.files import inside, is_temporary, make_folder, remove_tempor
 from shardmc.store.lock import NAMES as LOCK_NAMES
 from shardmc.store.lock import Lock
 from shardmc.store.manifest import Manifest
-from shardmc.store.record import Arrays, DamagedError, encode, misfit
+from shardmc.store.record import Arrays, DamagedError, encode
 from shardmc.store.shards import (
     ASIDE,
     MANIFEST,
@@ -43,10 +43,10 @@ class Run:
     ...         run.write(0, {"draws": np.zeros((4, 2))})
     ...         run.write_failure(2, "no mode")
     ...     with Run.open(folder, manifest) as run:
-    ...         print(run.finished(), run.failures(), run.missing(), run.read(0)["draws"].shape)
-    ...         print(run.notes[0])
-    [0] {2: 'no mode'} [1] (4, 2)
-    1 of 3 shards were already done.
+    ...         print(run.finished(), run.read(0)["draws"].shape)
+    ...         print(*run.notes)
+    [0] (4, 2)
+    1 of 3 shards were already done. Shard 2 failed before: no mode
     """
 
     manifest: Manifest
@@ -60,7 +60,6 @@ class Run:
         self.notes = []
         self._lock: Lock | None = lock
         self._done: set[int] = set()
-        self._failed: dict[int, str] = {}
 
     @staticmethod
     def open(path: str | os.PathLike[str], manifest: Manifest) -> Run:
@@ -102,16 +101,6 @@ class Run:
         """The shards that are done."""
         return sorted(self._done)
 
-    def failures(self) -> dict[int, str]:
-        """The shards that failed, and why."""
-        return dict(sorted(self._failed.items()))
-
-    def missing(self) -> list[int]:
-        """The shards that are neither done nor failed."""
-        return [
-            shard for shard in range(self.num_shards) if shard not in self._done and shard not in self._failed
-        ]
-
     def read(self, shard: int) -> dict[str, np.ndarray]:
         """The arrays of a shard that is done."""
         if not self.has(shard):
@@ -129,18 +118,14 @@ class Run:
     def write(self, shard: int, arrays: Arrays) -> None:
         """Store the arrays of a shard that is done."""
         shard = self._number(shard)
-        if (reason := misfit(arrays, self.manifest.layout)) is not None:
-            raise RunError(f"Shard {shard} does not fit the manifest's layout: {reason}.")
         self._write_record(shard_path(self.folder, shard), {"kind": "shard", "shard": shard}, arrays)
         self._done.add(shard)
-        self._failed.pop(shard, None)
 
     def write_failure(self, shard: int, reason: str) -> None:
         """Store that a shard failed, and why. Writing its arrays later replaces this."""
         shard = self._number(shard)
         header = {"kind": "shard", "shard": shard, "failure": reason}
         self._write_record(shard_path(self.folder, shard), header, {})
-        self._failed[shard] = reason
         self._done.discard(shard)
 
     def write_located(self, arrays: Arrays) -> None:
@@ -167,11 +152,6 @@ class Run:
             raise RunError(f"{name!r} is a file of the run itself; use another name.")
         return inside(self.folder, name)
 
-    def write_text(self, name: str, text: str) -> None:
-        """Write a text file (UTF-8) with this plain name into the folder."""
-        self._check_open()
-        write_file(self.path(name), text.encode())
-
     def close(self) -> None:
         """Release the lock; the folder can no longer be written to."""
         if self._lock is not None:
@@ -190,7 +170,7 @@ class Run:
         remove_temporaries(self.folder)
         remove_temporaries(shards)
         found = survey(self.folder, self.manifest)
-        self._done, self._failed = found.done, found.failed
+        self._done = found.done
         self.notes.append(f"{len(found.done)} of {self.num_shards} shards were already done.")
         for shard, reason in found.damaged.items():
             self._set_aside(shard_path(self.folder, shard))

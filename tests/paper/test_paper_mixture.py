@@ -40,6 +40,7 @@ def alike(one, other):
     return min(*means, *spreads)
 
 
+@pytest.mark.slow
 def test_a_step_on_weighted_rows_is_a_step_on_repeated_rows(rows):
     weighted = after_one_step(mixture.step, rows, jnp.asarray(COPIES, jnp.float32))
     repeated = {name: jnp.repeat(values, COPIES) for name, values in rows.items()}
@@ -92,10 +93,12 @@ def invariance(step, num_draws=60_000):
     return float(stats.ttest_1samp(change, 0).pvalue.min())
 
 
+@pytest.mark.slow
 def test_a_step_leaves_the_joint_law_of_parameters_and_rows_unchanged():
     assert invariance(mixture.step) > ALARM
 
 
+@pytest.mark.slow
 def test_a_wrong_conditional_changes_the_joint_law(monkeypatch):
     right = mixture._variance
     monkeypatch.setattr(mixture, "_variance", lambda key, count, squares: right(key, count - 1, squares))
@@ -126,6 +129,7 @@ def sticks_after(y, weights, seed=0, num_draws=20_000):
     return np.asarray(found["log_density"], np.float64)
 
 
+@pytest.mark.slow
 def test_sticks_on_weighted_rows_are_sticks_on_repeated_rows():
     y = jnp.asarray(nonparametric.simulate(6, np.random.default_rng(0)))
     weighted = sticks_after(y, jnp.asarray(COPIES, jnp.float32))

@@ -1,4 +1,4 @@
-"""What a person looks at: one page per run, and figures for notebooks."""
+"""Reports: one HTML page per run, and figures for notebooks."""
 
 from shardmc.report.densities import plot_marginals, plot_pair
 from shardmc.report.forest import plot_certificate, plot_forest, plot_ridges

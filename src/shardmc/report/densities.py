@@ -22,7 +22,7 @@ Curve = tuple[np.ndarray, np.ndarray]
 Box = tuple[float, float, float, float]
 
 _WIDTH, _HEIGHT = 3.3, 2.15  # inches of a coordinate's two panels
-_FEWEST = 8  # draws of which a density can be guessed
+_FEWEST = 8  # draws, to estimate a density from
 _WINDOW = 4.2  # posterior sds on either side of the mean, in the lower panel and for pairs
 _MOST_DOTS = 600  # of a pair
 _SIDE = 96  # points along each side of a pair's grid
@@ -49,10 +49,10 @@ def plot_marginals(
     columns: int | None = None,
     legend: bool = True,
 ) -> Figure:
-    """Densities of the combined posterior over the shards' own, before and after they were moved.
+    """Densities of the combined posterior and of the shards, before and after the combiner moved them.
 
-    For each coordinate two panels: above, the shards as they were sampled, on an axis wide enough for all of them;
-    below, the window around the combined posterior, with the shards after the combiner moved them.
+    Each coordinate has two panels. The upper one shows the shards as they were sampled. The lower one is a closer look
+    at the combined posterior, with the shards after the combiner moved them.
 
     Parameters
     ----------
@@ -61,11 +61,11 @@ def plot_marginals(
     parameters
         Coordinates by name or position; by default the twelve that may be most wrong.
     shards
-        At most so many shards are drawn: those that disagree most, and others evenly spaced.
+        The largest number of shards to draw: those that disagree most, and others evenly spaced.
     columns
-        Coordinates side by side.
+        Number of coordinates side by side.
     legend
-        Whether to explain the lines.
+        Whether to draw a legend.
     """
     chosen = coordinates(posterior, parameters, 12)
     columns = min(len(chosen), 3 if columns is None else columns)
@@ -86,7 +86,7 @@ def plot_marginals(
 
 
 def marginal(posterior: Posterior, coordinate: int, shards: np.ndarray, *, before: bool = True) -> Marginal:
-    """The curves of one coordinate for the shards named, as they were sampled only if asked."""
+    """The curves of one coordinate for the given shards; with `before`, also as they were sampled."""
     theta = posterior.theta[:, coordinate]
     finite = theta[np.isfinite(theta)]
     own = posterior.shards.draws[shards, :, coordinate] if before else []
@@ -118,7 +118,7 @@ def _draw_marginal(
 
 
 def _axes(figure: Figure, box: Box, bottom: float, height: float) -> Axes:
-    """Axes in a box (left, bottom, width, height) of the figure, from side to side save a margin."""
+    """Axes in a box (left, bottom, width, height) of the figure, with a margin on either side."""
     return figure.add_axes((box[0] + 0.05 * box[2], box[1] + bottom * box[3], 0.9 * box[2], height * box[3]))
 
 
@@ -126,7 +126,7 @@ def _draw_before(axes: Axes, curves: Marginal, *, fractional: bool) -> None:
     peak = _peak([curves.combined])
     own = curves.before
     if fractional and own and peak:
-        # A shard's share of the posterior is so wide that its curve would be flat: heights are not comparable then.
+        # A shard's share of the posterior is so wide that its curve would be flat, so the curves are scaled up.
         factor = 0.5 * peak / _peak(own)
         own = [(x, factor * y) for x, y in own]
     draw_curves(axes, own, color=COLORS["before"], linewidth=0.7, alpha=0.75)
@@ -159,7 +159,7 @@ def _draw_combined(axes: Axes, curves: Marginal) -> None:
 
 
 def _draw_zoom(figure: Figure, above: Axes, below: Axes) -> None:
-    """Two lines from the window in the upper panel to the edges of the lower one."""
+    """Two lines from the part of the upper panel that the lower one shows to the lower one's corners."""
     for edge, corner in zip(below.get_xlim(), (0.0, 1.0), strict=True):
         line = ConnectionPatch(
             (edge, -0.30),
@@ -174,7 +174,7 @@ def _draw_zoom(figure: Figure, above: Axes, below: Axes) -> None:
 
 
 def _wide_window(curves: Marginal) -> tuple[float, float]:
-    """An axis that holds all shards, save those so far away that nothing else could be seen."""
+    """Ends of an axis for all shards, except those so far away that nothing else could be seen."""
     low, high = curves.center - _WINDOW * curves.sd, curves.center + _WINDOW * curves.sd
     if curves.before:
         starts = np.array([x[0] for x, _ in curves.before])
@@ -188,7 +188,7 @@ def _wide_window(curves: Marginal) -> tuple[float, float]:
 
 
 def _count_outside(axes: Axes, curves: Sequence[Curve], low: float, high: float) -> None:
-    """Say at the edges how many of the shards lie beyond them."""
+    """Write at each edge how many shards lie beyond it."""
     tops = np.array([x[int(np.argmax(y))] for x, y in curves])
     for number, words, place, side in (
         (int((tops < low).sum()), "← {}", 0.0, "left"),
@@ -204,7 +204,7 @@ def _peak(curves: Sequence[Curve]) -> float:
 
 
 def _typical_peak(curves: Sequence[Curve]) -> float:
-    """The height below which nine of ten curves stay: one sharp peak does not flatten all the others."""
+    """The height that nine of ten curves do not exceed: one sharp peak must not flatten all others."""
     return float(np.quantile([y.max() for _, y in curves], 0.9)) if curves else 0.0
 
 
@@ -231,14 +231,14 @@ def _legend(figure: Figure, posterior: Posterior, drawn: int, stacked: bool) -> 
 
 @styled
 def plot_pair(posterior: Posterior, parameters: Sequence[str | int] | None = None) -> Figure:
-    """Draws of two coordinates, with the regions of highest density that hold 50 % and 95 % of them.
+    """Draws of two coordinates, with the regions of highest density that contain 50 % and 95 % of the draws.
 
     Parameters
     ----------
     posterior
         What `fit` returned.
     parameters
-        Two coordinates by name or position; by default the heaviest of the combination that is most wrong.
+        Two coordinates by name or position; by default the two with the largest weights in the worst combination.
     """
     pair = worst_pair(posterior) if parameters is None else tuple(coordinates(posterior, parameters, 2))
     if pair is None or len(pair) != 2:
@@ -274,14 +274,14 @@ def plot_pair(posterior: Posterior, parameters: Sequence[str | int] | None = Non
 
 
 def _limits(points: np.ndarray) -> np.ndarray:
-    """Both axes' ends, (2, 2)."""
+    """The ends of both axes, (2, 2)."""
     center, sd = points.mean(axis=0), points.std(axis=0, ddof=1)
     sd = np.where(sd > 0, sd, np.maximum(np.abs(center), 1.0) * 1e-3)
     return np.stack([center - _WINDOW * sd, center + _WINDOW * sd], axis=1)
 
 
 def _draw_points(axes: Axes, points: np.ndarray) -> None:
-    """Dots as strokes of almost no length with round ends: one element of the picture for all of them."""
+    """Draw all dots as one path: strokes of almost no length with round ends."""
     some = points[np.linspace(0, len(points) - 1, min(len(points), _MOST_DOTS)).astype(int)]
     vertices = np.repeat(some, 2, axis=0)
     vertices[1::2, 0] += 1e-3 * np.ptp(some[:, 0])

@@ -18,7 +18,7 @@ _ROW = 0.17  # inches
 _WIDTH = 4.0
 _DOT = 2.6  # points
 _LONGEST = 22  # characters of a name
-_LIKE = 100.0  # parameters whose reach differs by less share an axis
+_LIKE = 100.0  # parameters share an axis if their reaches differ by less than this factor
 _MOST_PANELS = 5
 _RIDGE = 0.34  # inches of a row of densities
 _WINDOW = 4.0  # sds on either side of the mean that a row of densities shows
@@ -31,7 +31,7 @@ def plot_forest(
 ) -> Figure:
     """Mean, inner half and central interval of every parameter on the natural scale.
 
-    Parameters of a like size share an axis, so that small ones are not squeezed to a dot by large ones.
+    Parameters of similar size share an axis, so that large ones do not squeeze small ones to a dot.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def plot_forest(
     parameters
         Names such as `beta[3]`; all by default.
     interval
-        Probability of the thin line; the thick one holds one half.
+        Probability of the thin line's interval. The thick line is the 50 % interval.
     """
     if not 0 < interval < 1:
         raise OptionError(f"interval must lie between 0 and 1, not {interval!r}.")
@@ -72,7 +72,7 @@ def plot_forest(
 
 
 def _by_reach(table: np.ndarray) -> list[list[int]]:
-    """Rows in groups whose largest absolute values are of a like size, in their own order within a group."""
+    """Groups of rows whose largest absolute values are of similar size. Rows keep their order within a group."""
     reach = np.nan_to_num(np.abs(table[:, [0, 3]]).max(axis=1))
     groups: list[list[int]] = []
     for k in np.argsort(-reach, kind="stable"):
@@ -110,14 +110,14 @@ def hides_intervals(figure: Figure) -> bool:
 
 @styled
 def plot_certificate(posterior: Posterior, parameters: Sequence[str | int] | None = None) -> Figure:
-    """Error of the mean and ratio of the standard deviations per coordinate, with two standard errors.
+    """Error of the mean and ratio of the standard deviations of each coordinate, ± two standard errors.
 
-    The shaded band is what counts as within bounds.
+    Values in the shaded band are within bounds.
 
     Parameters
     ----------
     posterior
-        What `fit` returned, with its certificate.
+        What `fit` returned. It must have a certificate.
     parameters
         Coordinates by name or position; by default the thirty that may be most wrong.
     """
@@ -170,7 +170,7 @@ def _draw_errors(axes: Axes, value: np.ndarray, se: np.ndarray, target: float, b
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """One row per name, the first on top, long names cut."""
+    """One row per name, the first at the top. Long names are cut."""
     short = [shortened(name, _LONGEST) for name in names]
     axes.set_yticks(np.arange(len(names)), short, color=COLORS["ink"])
     axes.set_ylim(len(names) - 0.4, -0.6)
@@ -179,7 +179,7 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def left_margin(names: Sequence[str]) -> float:
-    """Share of the width that the longest name takes."""
+    """Share of the figure's width that the longest name needs."""
     return 0.04 + min(max(map(len, names), default=1), _LONGEST) * 0.0185
 
 
@@ -187,7 +187,7 @@ def left_margin(names: Sequence[str]) -> float:
 def plot_ridges(
     posterior: Posterior, parameters: Sequence[str | int] | None = None, *, shards: int = 8
 ) -> Figure:
-    """Densities of the combined posterior and of the shards after they were moved, one row per coordinate.
+    """Densities of the combined posterior and of the shards after the combiner moved them, one row per coordinate.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def plot_ridges(
     parameters
         Coordinates by name or position; by default the twenty that may be most wrong.
     shards
-        At most so many shards are drawn.
+        The largest number of shards to draw.
     """
     chosen = coordinates(posterior, parameters, 20)
     drawn = shards_to_draw(posterior, shards)
@@ -216,13 +216,13 @@ def plot_ridges(
     name_rows(axes, names)
     axes.set_ylim(len(chosen) - 0.75, -1.25)
     axes.set_xlim(-_WINDOW, _WINDOW)
-    axes.set_xlabel("sds of the draws from their mean")
+    axes.set_xlabel("sds from the mean of the draws")
     tidy_axis(axes, ticks=4)
     return figure
 
 
 def _ridge(curves: Sequence[Curve], center: float, sd: float, row: int) -> list[Curve]:
-    """Curves in standard units, growing upwards from their row; rows count downwards."""
+    """Curves in standard units that rise from the line of their row. Rows are counted from the top."""
     if not sd > 0:
         return []
     inside = []

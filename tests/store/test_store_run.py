@@ -89,8 +89,8 @@ def test_located_is_kept(finished_run, manifest):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"data": "other"}, ["its rows or columns are others"]),
-        ({"model": "other"}, ["its model or priors are others"]),
+        ({"data": "other"}, ["its rows or columns are different"]),
+        ({"model": "other"}, ["its model or priors are different"]),
         (
             {"plan": {"shards": 6, "draws": 8, "seed": 0}},
             ["plan shards is 5 there and 6 here", "plan combiner"],
@@ -121,7 +121,7 @@ def test_other_package_versions_are_a_note(finished_run, manifest):
 
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path, manifest):
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(RunError, match="no run folder"):
+    with pytest.raises(RunError, match="not a run folder"):
         Run.open(tmp_path, manifest)
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -188,7 +188,7 @@ def test_status_changes_nothing(finished_run):
 
 
 def test_status_of_something_else(tmp_path):
-    with pytest.raises(RunError, match="no run folder"):
+    with pytest.raises(RunError, match="not a run folder"):
         status(tmp_path)
 
 

@@ -43,12 +43,12 @@ PRIOR = 0.01
 """Both parameters of the Beta prior."""
 
 _MP_REASON = (
-    "MP does not move the subposteriors, whose means scatter by about K^(1/2) posterior standard deviations: a "
-    "distance as small as the printed one is out of its reach."
+    "MP does not move the subposteriors. Their means scatter by about K^(1/2) posterior standard deviations, so MP "
+    "cannot reach a distance as small as the printed one."
 )
 _EMPTY_REASON = (
-    "At p = 0.001 many shards hold no success (a third of them when K = 100): their subposteriors are spikes at 0, "
-    "which stay spikes wherever AR moves them."
+    "At p = 0.001 many shards have no success (a third of them if K = 100). Their subposteriors are spikes at 0, and "
+    "remain spikes after AR moves them."
 )
 
 
@@ -75,13 +75,13 @@ class DataSet:
 
     @staticmethod
     def simulate(p: float, num_rows: int, num_shards: int, seed: tuple[int, ...]) -> DataSet:
-        """The same rows for every number of shards."""
+        """Simulate rows. They do not depend on the number of shards."""
         rows = np.random.default_rng([*seed, round(1e6 * p)]).random(num_rows) < p
         return DataSet(rows.astype(np.float32), num_shards)
 
     @property
     def successes(self) -> np.ndarray:
-        """In each shard; rows are independent, so that shards may be consecutive."""
+        """Successes in each shard. Rows are independent, so a shard may be a block of consecutive rows."""
         return self.rows.reshape(self.num_shards, -1).sum(axis=1, dtype=np.float64)
 
     @property
@@ -106,7 +106,7 @@ class DataSet:
 
     @property
     def kept(self) -> Beta:
-        """Rescaled subposteriors as the default has them: successes of high leverage are in every shard, once."""
+        """Rescaled subposteriors of the default: successes of high leverage are in every shard, once."""
         p, curvature = self.full.mean[0], self.full.logit_curvature[0]
         if (1 - p) ** 2 / curvature <= KEEP / self.num_shards:
             return self.rescaled
@@ -115,12 +115,12 @@ class DataSet:
 
     @property
     def posterior(self) -> Any:
-        """The posterior as a distribution of SciPy."""
+        """The posterior as a SciPy distribution."""
         return stats.beta(self.full.a[0], self.full.b[0])
 
 
 def method_draws(data: DataSet, count: int, seed: int) -> dict[str, np.ndarray]:
-    """`count` draws (draw, 1) of every method of the paper and of the default, from exact draws of each shard."""
+    """`count` draws (draw, 1) of the paper's methods, from exact draws of each shard, and of the default."""
     rng = np.random.default_rng([seed, 1])
     rescaled, fractional = (
         ShardDraws.of(_beta_draws(data.rescaled, count, rng), scaling="rescaled"),
@@ -139,7 +139,7 @@ def _beta_draws(shards: Beta, count: int, rng: np.random.Generator) -> np.ndarra
 
 
 def table_3(call: Call) -> Result:
-    """Distances of all methods over data sets, from draws and, where densities are known, without Monte Carlo noise."""
+    """Distances of all methods over data sets: from draws, and from densities where these are known."""
     cells, exact = [], []
     shards = call.choose(SHARDS, SHARDS[:1])
     total = len(PROPORTIONS) * len(shards)
@@ -155,9 +155,7 @@ def table_3(call: Call) -> Result:
             exact.append((label, *(np.array([f[name] for f in found]) for name in _EXACT)))
     call.tell(total, total)
     title = "L2 distances in units of the posterior's standard deviation, mean ± sd over data sets"
-    note = (
-        "The paper's rows labelled p = 0.001 stand beside both p = 0.01 (its text) and p = 0.001 (its table)."
-    )
+    note = "The paper's rows for p = 0.001 are next to both p = 0.01 (the paper's text) and p = 0.001 (its table)."
     return Result(
         "table-3",
         "Example 3, Table 3: Beta-Bernoulli model",
@@ -201,7 +199,7 @@ def _over_data_sets(p: float, num_shards: int, call: Call) -> list[dict[str, Any
 
 
 def _exact_distances(data: DataSet) -> dict[str, float]:
-    """Relative L2 distances of densities that are known: AR, the affine map, and the same with kept rows."""
+    """Relative L2 distances of the known densities: AR, the affine map, and the affine map with kept rows."""
     mean, sd = data.posterior.mean(), data.posterior.std()
     p = np.linspace(mean - 12 * sd, mean + 12 * sd, 2_401)
     truth = data.full.density(p[None])[0]
@@ -216,7 +214,10 @@ def _exact_distances(data: DataSet) -> dict[str, float]:
 
 def _exact_table(rows: list[tuple[Any, ...]]) -> Table:
     shown = tuple((label, *(scientific(float(v.mean())) for v in values)) for label, *values in rows)
-    note = "From the densities themselves, without draws: integral of (p - q)^2 over that of p^2, mean over data sets."
+    note = (
+        "Computed from the densities, without draws: the integral of (p - q)^2 divided by that of p^2, mean over data "
+        "sets."
+    )
     columns = ("", "AR", "affine", "affine with kept rows (default)")
     return Table("Relative L2 distances of the exact densities", columns, shown, note)
 
@@ -231,7 +232,7 @@ def _claims(cells: list[Comparison]) -> tuple[Claim, ...]:
     return (
         default_is_closest(cells, "Example 3"),
         Claim(
-            "The default is at most twice as far as exact draws of the posterior are, at all three p "
+            "At all three p, the default is at most twice as far from the posterior as exact draws are "
             f"(at most {max(ratios):.2f} times).",
             max(ratios) <= 2,
         ),
@@ -304,7 +305,7 @@ def _draw(panels: list[_Panel]) -> Canvas:
         for name, curve in panel.curves.items():
             axis.plot(panel.points, curve, label=name, **METHODS[name])
         axis.set_title(f"$p = {panel.p:g}$, $K = {panel.num_shards}$")
-        # A method that puts all its draws in one place would flatten the others.
+        # A method with all its draws in one place would flatten the other curves.
         axis.set_ylim(0, 1.5 * panel.curves["posterior"].max())
         axis.set_xlim(panel.points[0], panel.points[-1])
         _few_ticks(axis)

@@ -22,11 +22,11 @@ PAPER_METHODS = ("CMC", "AR", "WS", "MP")
 """Consensus Monte Carlo, the paper's average of recentred subposteriors, Weierstrass sampler, M-posterior."""
 
 THINNING = 4
-"""The default's MCMC draws are thinned by this, so that they are compared as independent ones."""
+"""Thinning of the default's MCMC draws, so that they are close to independent."""
 
 
 def rivals() -> dict[str, Combiner]:
-    """The combiner of each method of the paper, AR as printed."""
+    """The combiner of each method of the paper; AR is Algorithm 1 as printed."""
     return {
         "CMC": combiner("consensus"),
         "AR": Recenter.algorithm_1(),
@@ -43,19 +43,19 @@ def combined_draws(
     rng: np.random.Generator,
     located: Located | None = None,
 ) -> np.ndarray:
-    """`count` draws (draw, dim) of the combination, from the subposteriors that the method takes."""
+    """`count` combined draws (draw, dim), from the kind of subposteriors that the method needs."""
     draws = rescaled if method.scaling == "rescaled" else fractional
     return thinned(method(draws, located, rng).values, count)
 
 
 def thinned(values: np.ndarray, count: int) -> np.ndarray:
-    """`count` of the draws, evenly spaced; pooled draws lie shard by shard, so that each keeps its part."""
+    """`count` evenly spaced draws. Pooled draws are ordered by shard, so every shard keeps its part."""
     return values[np.arange(count) * len(values) // count] if len(values) > count else values
 
 
 @dataclass(frozen=True)
 class LocatedShards:
-    """A random partition without kept rows, as the paper has it, and the modes of its subposteriors."""
+    """A random partition without kept rows, as in the paper, and the modes of its subposteriors."""
 
     model: Model
     blocks: Blocks
@@ -103,7 +103,7 @@ _RARE = {50: _row(1.58e-4, 3.49e-6, 1.85e-4, 2.74e-5), 100: _row(4.78e-4, 4.02e-
 TABLE_3 = {
     (0.1, 50): _row(1.13e-4, 2.88e-5, 1.35e-4, 2.66e-4),
     (0.1, 100): _row(2.32e-4, 3.66e-5, 3.56e-4, 8.42e-5),
-    # The rows labelled 0.001 belong to 0.01 if the text is right: they stand beside both.
+    # The paper's table says 0.001 where its text says 0.01, so these rows are used for both.
     **{(p, shards): row for p in (0.01, 0.001) for shards, row in _RARE.items()},
 }
 """Beta-Bernoulli model, by p and K."""
@@ -120,20 +120,20 @@ class Comparison:
     label: str
     distances: Mapping[str, np.ndarray]  # method -> (data set,)
     floor: np.ndarray  # the same distance for as many exact draws, at least once per data set
-    printed: Mapping[str, float | None]  # what the paper says
+    printed: Mapping[str, float | None]  # the paper's values
     reasons: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Why the first method is not closer than the second here, though the paper finds it so."""
+    """Why the first method is not closer than the second here, although it is in the paper."""
 
     def mean(self, method: str) -> float:
         return float(np.mean(self.distances[method]))
 
     @property
     def noise(self) -> float:
-        """Up to where a distance cannot be told from that of exact draws."""
+        """Distances up to this one cannot be distinguished from that of exact draws."""
         return float(self.floor.mean() + 2 * self.floor.std(ddof=1 if len(self.floor) > 1 else 0))
 
     def order(self, methods: Sequence[str]) -> list[str]:
-        """Methods from the closest to the farthest."""
+        """Methods, closest first."""
         return sorted(methods, key=self.mean)
 
     def at_floor(self, method: str) -> bool:
@@ -141,13 +141,13 @@ class Comparison:
 
     @property
     def winner(self) -> str:
-        """The closest method, or all that cannot be told from exact draws."""
+        """The closest method, or all that cannot be distinguished from exact draws."""
         best = self.order(list(self.distances))
         equal = [m for m in best if self.at_floor(m)]
         return " = ".join(equal) if len(equal) > 1 else best[0]
 
     def reversed_pairs(self) -> list[tuple[str, str]]:
-        """Pairs of methods that the paper finds in the other order."""
+        """Pairs of methods whose order in the paper is the opposite."""
         known = [m for m, value in self.printed.items() if value is not None]
         return [
             (a, b)
@@ -157,9 +157,9 @@ class Comparison:
         ]
 
     def explain(self, a: str, b: str) -> str:
-        """Why a, closer than b in the paper, is not so here."""
+        """Why a is not closer than b here, although it is in the paper."""
         if self.at_floor(a) and self.at_floor(b):
-            return f"{a} and {b} are both at the noise floor: their order is chance."
+            return f"{a} and {b} are both at the noise floor: their order is random."
         if (a, b) in self.reasons:
             return self.reasons[a, b]
         gap = self.distances[a] - self.distances[b]
@@ -174,7 +174,7 @@ class Comparison:
 
 
 def distance_table(title: str, cells: Sequence[Comparison], note: str = "") -> Table:
-    """Mean and spread over data sets next to what the paper printed, the noise floor and the winner."""
+    """Mean and spread over data sets next to the paper's values, with the noise floor and the closest method."""
     methods = list(cells[0].distances)
     rows = []
     for cell in cells:
@@ -189,7 +189,7 @@ def distance_table(title: str, cells: Sequence[Comparison], note: str = "") -> T
 
 
 def ranking_table(title: str, cells: Sequence[Comparison]) -> Table:
-    """The order of the paper's methods, there and here, and why it differs."""
+    """The order of the methods in the paper and here, and why it differs."""
     rows = []
     for cell in cells:
         known = [m for m, value in cell.printed.items() if value is not None]
@@ -201,14 +201,15 @@ def ranking_table(title: str, cells: Sequence[Comparison]) -> Table:
 
 
 def default_is_closest(cells: Sequence[Comparison], example: str) -> Claim:
-    """Whether the default is at least as close as every other method in all cells, or at the noise floor."""
+    """Whether the default is the closest method or at the noise floor in all cells."""
     bad = [
         cell.label
         for cell in cells
         if not cell.at_floor(OURS) and cell.order(list(cell.distances))[0] != OURS
     ]
     text = (
-        f"{example}: in every cell the default of shardmc is the closest, or cannot be told from exact draws."
+        f"{example}: in every cell the default of shardmc is the closest method, or cannot be distinguished from "
+        "exact draws."
     )
     return Claim(text if not bad else f"{text} Not in {', '.join(bad)}.", not bad)
 

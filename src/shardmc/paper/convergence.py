@@ -55,7 +55,7 @@ def measured(measure: Measure, call: Call) -> tuple[list[Curve], Curve]:
 
 
 def _with_growing_rows(rate: float, measure: Measure, call: Call) -> Curve:
-    # At the fastest growth a million rows would make 30,000 shards: the last half decade is left out.
+    # A million rows at the fastest growth would be 30,000 shards, so the last half decade is left out.
     last = call.choose(6.0 if rate < 0.7 else 5.5, 4.5)
     rows = np.round(10 ** np.arange(3.0, last + 0.01, 0.5)).astype(int)
     shards = np.maximum(np.round(rows**rate), 2).astype(int)
@@ -68,7 +68,7 @@ def _with_fixed_rows(measure: Measure, call: Call) -> Curve:
 
 
 def _averaged(rows: np.ndarray, shards: np.ndarray, measure: Measure, call: Call) -> Curve:
-    """Mean of the measure over data sets, the same ones whatever is measured."""
+    """Mean of the measure over data sets. The data sets do not depend on the measure."""
     found: list[dict[str, float]] = []
     for n, k in zip(rows.tolist(), shards.tolist(), strict=True):
         rng = np.random.default_rng([call.seed, 11, n, k])
@@ -84,8 +84,8 @@ class Growth:
 
     curves: Sequence[Curve]
     fixed: Curve
-    lines: Mapping[str, dict[str, Any]]  # name -> how its line is drawn
-    error: str  # what is measured, in words
+    lines: Mapping[str, dict[str, Any]]  # name -> style of its line
+    error: str  # name of the measure
 
     @property
     def slopes(self) -> dict[str, list[float]]:
@@ -138,7 +138,7 @@ class Growth:
         left, right = panel.get_xlim()
         panel.set_xlim(left, right * (right / left) ** 0.2)  # room for the slopes
         end = int(np.argmax(against))
-        # A line marked by crosses lies on another one.
+        # A line with crosses coincides with another line, so it gets no label.
         named = [name for name, line in self.lines.items() if line["marker"] != "x"]
         heights = _apart(np.array([curve.errors[name][end] for name in named]), *panel.get_ylim())
         for name, height in zip(named, heights, strict=True):
@@ -155,7 +155,7 @@ class Growth:
 
 
 def _apart(heights: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Heights on a log axis moved up where labels there would overlap."""
+    """Heights on a log axis, moved up where labels would overlap."""
     gap = 0.05 * np.log(high / low)
     placed = np.log(heights)
     order = np.argsort(placed)
@@ -180,8 +180,8 @@ _DISTANCE_LINES = {
     "affine": {"color": ORANGE, "marker": "^", "linestyle": "-."},
 }
 _DISTANCE_NOTE = (
-    "Expected: g - 1/2 for AR, until its total variation nears 1; for AR + Newton the larger of -1/2 (the offset "
-    "between mean and mode) and g - 1 (from 1 / M)."
+    "Expected slopes: g - 1/2 for AR, until its total variation approaches 1; for AR + Newton the larger of -1/2 (the "
+    "offset between mean and mode) and g - 1 (from 1 / M)."
 )
 _DISTANCE_CAPTION = (
     "Total variation between the recentred average and the posterior, mean over data sets. "
@@ -275,8 +275,8 @@ def _variance_claims(growth: Growth) -> tuple[Claim, ...]:
     against_shard = growth.fixed.slope(POSTERIOR, growth.fixed.shard_rows)
     return (
         Claim(
-            f"The remark's rate, slope -1/2, is found for K = N^(1/4) and N^(1/2) ({stated[0]:.2f}, {stated[1]:.2f}), "
-            f"and a slower one for K = N^(3/4) ({stated[2]:.2f}; 1 / M has -0.25).",
+            "The remark's rate, a slope of -1/2, holds for K = N^(1/4) and N^(1/2) "
+            f"({stated[0]:.2f}, {stated[1]:.2f}), and a slower one for K = N^(3/4) ({stated[2]:.2f}; 1 / M has -0.25).",
             max(abs(stated[0] + 0.5), abs(stated[1] + 0.5)) < 0.2 and stated[2] > -0.4,
         ),
         Claim(

@@ -70,7 +70,7 @@ _DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 @cache
 def model(dim: int) -> Model:
-    """Logistic regression with independent N(0, 10^2) priors; the paper names none."""
+    """Logistic regression with independent N(0, 10^2) priors. The paper gives no prior."""
     import jax
     import jax.numpy as jnp
 
@@ -93,7 +93,7 @@ def synthetic(num_rows: int, seed: Sequence[int]) -> Rows:
 
 @dataclass(frozen=True)
 class _Job:
-    """One source of rows: its data sets (or one, to be split anew each time), numbers of shards and of draws."""
+    """One source of rows: its data sets (or one that is split repeatedly), and numbers of shards and draws."""
 
     source: str
     shards: tuple[int, ...]
@@ -110,7 +110,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Reference:
-    """Draws by the default sampler on all rows, further sets of them to measure the noise with, and the mode."""
+    """Draws by the default sampler on all rows, further sets of draws to measure the noise, and the mode."""
 
     draws: np.ndarray
     noise: list[np.ndarray]
@@ -137,7 +137,7 @@ _NOISE_SETS = 2
 
 
 def table_2(call: Call) -> Result:
-    """Distances from a long run on all rows, for new synthetic data sets and for partitions of Covertype."""
+    """Distances from a long run on all rows, for synthetic data sets and for partitions of Covertype."""
     covertype = load_covertype(call.covtype)
     cells = _Cells(call, _jobs(call, covertype))
     return Result(
@@ -151,8 +151,8 @@ def table_2(call: Call) -> Result:
 
 
 _MISSING = (
-    "Covertype is missing here: its rows were not found. Name the file with --covtype, or the folder that holds "
-    "covtype.npz with SHARDMC_DATA, or install scikit-learn, which downloads it."
+    "Covertype is left out, because its file was not found. Give the file with --covtype, set SHARDMC_DATA to the "
+    "folder of covtype.npz, or install scikit-learn, which downloads it."
 )
 
 
@@ -172,7 +172,7 @@ def _jobs(call: Call, covertype: Covertype | None) -> list[_Job]:
 
 
 class _Cells:
-    """The cells of the table, computed when made."""
+    """The cells of the table. The constructor computes them."""
 
     def __init__(self, call: Call, jobs: list[_Job]) -> None:
         self.cells: dict[tuple[str, int], _Cell] = {}
@@ -255,7 +255,7 @@ class _Cells:
 def _methods(
     rows: Rows, num_shards: int, mode: Mode, job: _Job, seed: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Draws of every method, and how far from the mode each of Newton's steps is."""
+    """Draws of every method, and the distance from the mode after each Newton step."""
     rng = np.random.default_rng([seed, num_shards])
     shards = LocatedShards.of(model(rows["x"].shape[1]), rows, num_shards, seed)
     rescaled = shards.draws("rescaled", job.rescaled, seed)

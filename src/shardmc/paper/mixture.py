@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 TRUE = {"alpha": 2.0, "beta": 5.0, "variance": 1.0, "outlier_variance": 10.0, "p": 0.05}
-"""The parameters from which rows are generated: alpha, beta, sigma^2, psi^2 and p of the paper."""
+"""The true parameters: alpha, beta, sigma^2, psi^2 and p of the paper."""
 
 _SLOPE_VARIANCE = 100.0  # of the normal priors of alpha and beta, which have mean 0
 _SHAPE, _SCALE = 2.0, 1.0  # of the inverse gamma priors of the variances
@@ -37,7 +37,7 @@ Rows = dict[str, jax.Array]
 
 
 def simulate(num_rows: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Rows of the mixture; the paper does not say how x is distributed, here it is standard normal."""
+    """Rows of the mixture. The paper does not give the distribution of x; here it is standard normal."""
     x = rng.standard_normal((2, num_rows))
     outlier = rng.random(num_rows) < TRUE["p"]
     regular = (
@@ -54,7 +54,7 @@ def residuals(state: Any, rows: Rows) -> jax.Array:
 
 
 def outlier_log_odds(state: Any, rows: Rows) -> jax.Array:
-    """Log odds, given the parameters, that a row is from the other distribution."""
+    """Log odds, given the parameters, that a row is an outlier."""
     return (
         jnp.log(state["p"])
         - jnp.log1p(-state["p"])
@@ -68,7 +68,7 @@ def _log_normal(x: jax.Array, variance: jax.Array) -> jax.Array:
 
 
 def step(key: jax.Array, state: State, rows: Rows, weights: jax.Array) -> State:
-    """One sweep over the paper's conditionals: z_j ~ Binomial(w_j, p_j*), and (w_j - z_j) for its (1 - z_j)."""
+    """One sweep over the paper's conditionals: z_j ~ Binomial(w_j, p_j*), and (w_j - z_j) replaces (1 - z_j)."""
     keys = jax.random.split(key, 6)
     z = binomial_labels(keys[0], weights, jax.nn.sigmoid(outlier_log_odds(state, rows)))
     regular = weights - z
@@ -87,7 +87,7 @@ def _slope(key: jax.Array, state: State, rows: Rows, regular: jax.Array, name: s
     """A draw of one slope given everything else."""
     x = rows[column]
     precision = regular @ x**2 / state["variance"] + 1 / _SLOPE_VARIANCE
-    # The paper's mean, written as a step from the present value: its sums are small, so that float32 is enough.
+    # The paper's mean as a step from the present value. Its sums are small, so float32 is precise enough.
     pull = regular @ (x * residuals(state, rows)) / state["variance"] - state[name] / _SLOPE_VARIANCE
     return state[name] + pull / precision + jax.random.normal(key) / jnp.sqrt(precision)
 
@@ -98,7 +98,7 @@ def _variance(key: jax.Array, count: jax.Array, squares: jax.Array) -> jax.Array
 
 
 def init(key: jax.Array, rows: Rows, weights: jax.Array) -> State:
-    """Least squares for the slopes, and a tenth of the rows from the other distribution."""
+    """Least squares for the slopes; a tenth of the rows are outliers."""
     del key
     x = jnp.stack([rows["x1"], rows["x2"]], axis=1)
     slopes = jnp.linalg.solve(x.T @ (weights[:, None] * x), x.T @ (weights * rows["y"]))
@@ -109,7 +109,7 @@ def init(key: jax.Array, rows: Rows, weights: jax.Array) -> State:
 
 
 def observe(state: State) -> State:
-    """All of the state are parameters."""
+    """The whole state consists of parameters."""
     return state
 
 
@@ -193,7 +193,7 @@ class _Run:
 
 
 def figure_2(call: Call) -> Result:
-    """Gibbs on all rows, Gibbs on shards recentred in two ways, and the default path on the summed-out likelihood."""
+    """Gibbs on all rows, Gibbs on shards recentred in two ways, and the default path with labels summed out."""
     runs = []
     for number in range(DATA_SETS):
         call.tell(3 * number, 3 * DATA_SETS)
@@ -205,7 +205,7 @@ def figure_2(call: Call) -> Result:
         prose("figure-2"),
         (_table(runs),),
         (Figure("figure-2", _CAPTION, lambda: _draw(runs[0])),),
-        # The small version's own Monte Carlo error is as large as the full version's bounds.
+        # The Monte Carlo error of the quick version is as large as the bounds of the full version.
         tuple(_claim(runs, method, *call.choose((0.1, 0.05), (0.3, 0.15))) for method in _METHODS),
         {
             "rows": call.choose(10**6, 10**5),
@@ -234,7 +234,7 @@ def _run(call: Call, number: int) -> _Run:
 
 
 def _algorithm_1(posterior: Posterior) -> dict[str, np.ndarray]:
-    """The shards' own draws, recentred by their means on the natural scale as the paper does it."""
+    """The shards' draws, recentred by their means on the natural scale, as in the paper."""
     natural = [model().natural_vector(values) for values in posterior.shards.draws]
     values = Recenter.algorithm_1()(ShardDraws.of(natural), None, np.random.default_rng(0)).values
     return dict(zip(TRUE, values.T, strict=True))

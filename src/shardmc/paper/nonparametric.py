@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 WEIGHTS, MEANS, SDS = (0.45, 0.35, 0.2), (-1.5, 0.8, 2.8), (0.5, 0.8, 0.6)
-"""The mixture of normals from which rows are generated."""
+"""The true mixture of normals."""
 
 _CONCENTRATION = 1.0
 _MEAN_VARIANCE = 9.0  # of the normal prior of a component's mean, around 0
@@ -51,7 +51,7 @@ class StickBreaking:
 
     v_h ~ Beta(1, concentration), weight_h = v_h prod_{l < h} (1 - v_l), v_last = 1; mean_h is normal, variance_h
     inverse gamma. The w_j copies of row j fall into components as Multinomial(w_j, p_j.); counts, sums and sums of
-    squares run over copies. What is observed is no labelled component but the log density at `grid`.
+    squares are over copies. The output is the log density at `grid`, not the labelled components.
     """
 
     components: int
@@ -67,7 +67,7 @@ class StickBreaking:
         return {"log_weights": equal, "mean": y[chosen], "variance": jnp.ones(self.components)}
 
     def step(self, key: jax.Array, state: State, y: jax.Array, weights: jax.Array) -> State:
-        """Labels, stick, means and variances, each given the others."""
+        """Draw labels, stick, means and variances, each given the others."""
         keys = jax.random.split(key, 4)
         log_terms = _log_terms(state, y)
         z = multinomial_labels(keys[0], weights, jnp.exp(log_terms - log_terms.max(axis=1, keepdims=True)))
@@ -90,9 +90,9 @@ def _log_terms(state: State, y: jax.Array) -> jax.Array:
 
 
 def _stick(key: jax.Array, count: jax.Array) -> jax.Array:
-    """Log weights of a broken stick given how many copies each component has."""
+    """Log weights of a broken stick, given the number of copies in each component."""
     after = jnp.cumsum(count[::-1])[::-1] - count
-    # v and 1 - v as gamma variates over their sum, in logarithms: a piece may be smaller than float32 can hold.
+    # v and 1 - v are gamma variates divided by their sum. Logarithms are used because a piece may underflow float32.
     key_piece, key_rest = jax.random.split(key)
     log_piece = jax.random.loggamma(key_piece, 1 + count)
     log_rest = jax.random.loggamma(key_rest, _CONCENTRATION + after)
@@ -115,14 +115,14 @@ AR, POINTWISE, POOLED, AGAIN = (
     "all rows, another run",
 )
 _CAPTION = (
-    "Left: the density, posterior mean. Right: the log density less the true one, posterior mean (lines) and two "
+    "Left: posterior mean of the density. Right: the log density minus the true one, posterior mean (lines) ± two "
     "posterior standard deviations (bands)."
 )
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Draws (draw, point) of the log density on a grid: by the sampler on all rows, and by each combination."""
+    """Draws (draw, point) of the log density on a grid: from all rows, and from each combination."""
 
     grid: np.ndarray
     reference: np.ndarray
@@ -195,12 +195,12 @@ def _outcome(call: Call) -> _Outcome:
 
 
 def _functional(points: int) -> Model:
-    """The log density at the points, as parameters: no likelihood is needed for draws that Gibbs makes."""
+    """A model whose parameters are the log density at the points. Gibbs sampling needs no likelihood."""
     return Model(lambda params, y: jnp.zeros_like(y), None, {"log_density": (points,)})
 
 
 def _point_by_point(shards: ShardDraws) -> np.ndarray:
-    """The default without modes, for one point of the grid after another."""
+    """The default without modes, separately at each point of the grid."""
     columns = [
         Recenter()(ShardDraws.of([v[:, [j]] for v in shards.values]), None, np.random.default_rng(0)).values
         for j in range(shards.dim)
@@ -226,7 +226,7 @@ def _table(summaries: Mapping[str, dict[str, float]]) -> Table:
         "ratio of sds, least / median / largest",
         "L1 distance of the mean densities",
     )
-    note = "Against one run of the sampler on all rows; the last line shows how well such a run knows itself."
+    note = "Compared with one run of the sampler on all rows. The last line compares two such runs."
     return Table("The log density on a grid of 60 points", columns, rows, note)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it is shown: one text per entry."""
+    """A table of texts."""
 
     title: str
     columns: tuple[str, ...]
@@ -37,7 +37,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that the numbers support or do not."""
+    """A sentence, and whether the numbers support it."""
 
     text: str
     holds: bool
@@ -59,7 +59,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Call:
-    """How a result is to be recomputed: the small version or the full one, from which seed, and who is told."""
+    """How to recompute a result: the quick or the full version, the seed, and whom to tell about progress."""
 
     quick: bool = False
     seed: int = 0
@@ -68,12 +68,12 @@ class Call:
     """Called with the number of finished steps and their total."""
 
     def choose(self, full: Any, quick: Any) -> Any:
-        """The setting of the full version, or that of the quick one."""
+        """The setting of the full version or of the quick one."""
         return quick if self.quick else full
 
 
 def scientific(value: float | None) -> str:
-    """A number in three digits, as tables show it.
+    """A number with three digits, as in the tables.
 
     >>> scientific(0.000103)
     '1.03e-04'
@@ -108,7 +108,7 @@ ORDER = (
 
 
 def write_result(result: Result, out: Path, provenance: dict[str, Any]) -> list[Path]:
-    """Write one result's Markdown, JSON and figures; the files, the Markdown first."""
+    """Write the Markdown, JSON and figures of one result. Returns the files, the Markdown first."""
     out.mkdir(parents=True, exist_ok=True)
     record = _record(result, provenance)
     written = [out / f"{result.name}.md", out / f"{result.name}.json"]
@@ -119,14 +119,14 @@ def write_result(result: Result, out: Path, provenance: dict[str, Any]) -> list[
             canvas = figure.draw()
             for suffix in ("png", "svg"):
                 path = out / f"{figure.name}.{suffix}"
-                # No date inside: the same numbers give the same file.
+                # Without a date, the same numbers give the same file.
                 canvas.savefig(path, dpi=200, metadata={"Date": None} if suffix == "svg" else None)
                 written.append(path)
     return written
 
 
 def write_index(out: Path) -> Path:
-    """One page of all results whose JSON lies in the folder."""
+    """Write one page of all results whose JSON is in the folder."""
     from jinja2 import Environment
 
     records = [
@@ -192,8 +192,8 @@ def _origin(provenance: dict[str, Any]) -> str:
     memory = provenance["peak_memory_gb"]
     peak = "" if memory is None else f", at most {memory:.1f} GB"
     return (
-        f"Recomputed on {provenance['date']} with seed {provenance['seed']} ({kind}, {provenance['seconds']:.0f} s by "
-        f"the clock, {provenance['cpu_seconds']:.0f} s of computing on {provenance['cores']} cores{peak}): "
+        f"Recomputed on {provenance['date']} with seed {provenance['seed']} ({kind}, {provenance['seconds']:.0f} s of "
+        f"wall time, {provenance['cpu_seconds']:.0f} s of CPU time on {provenance['cores']} cores{peak}): "
         f"{versions}.{less}"
     )
 

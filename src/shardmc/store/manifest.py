@@ -1,4 +1,4 @@
-"""What a run is of: its plan, and the fingerprints of its data and model, as manifest.json keeps them."""
+"""What a run computes: its plan and the fingerprints of its data and model, stored in manifest.json."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def package_versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a run is of.
+    """What a run computes.
 
     `plan` holds plain values (numbers, text, lists, tables of them), among them the number of `shards`. Plan, data,
     model and schema must be equal for a run to be resumed; `versions` may differ, and a note says so.
@@ -51,7 +51,7 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=package_versions)
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """The run's own name, which every file of it repeats: another run's file is told by it."""
+    """The run's own name. Every file of the run repeats it, so a file of another run is recognised."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -69,18 +69,18 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str | bytes, name: str) -> Manifest:
-        """Read a manifest; `name` is the file's, for the sentence of the RunError."""
+        """Read a manifest. `name` is the name of its file, for error messages."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise RunError(
-                f"{name} is not JSON, so that it cannot be told what this run is of. {_ADVICE}"
+                f"{name} is not JSON, so it does not say what the run computes. {_ADVICE}"
             ) from error
         if not isinstance(values, dict):
             raise RunError(
                 f"{name} is not a manifest: it holds a {type(values).__name__}, not a table. {_ADVICE}"
             )
-        # The version comes first: with another one, other keys may be right.
+        # The version is checked first: another version may have other keys.
         if "schema" in values and values["schema"] != SCHEMA:
             raise RunError(
                 f"{name} has schema version {_shown(values['schema'])}; this version of shardmc reads {SCHEMA}. "
@@ -96,7 +96,7 @@ class Manifest:
             raise RunError(f"{name} is not valid: {error} {_ADVICE}") from error
 
     def differences(self, call: Manifest) -> list[str]:
-        """Where this manifest, read from a folder, and that of the present call are of different runs."""
+        """What differs between this manifest, read from a folder, and that of the present call."""
         there, here = self._plain(), call._plain()
         others = [sentence for name, sentence in _OTHER.items() if there[name] != here[name]]
         pairs = [("schema", there["schema"], here["schema"])]
@@ -115,11 +115,11 @@ class Manifest:
 
 _ADVICE = "Repair it from a copy, or use another folder."
 _ABSENT = "absent"
-_OTHER = {"data": "its rows or columns are others", "model": "its model or priors are others"}
+_OTHER = {"data": "its rows or columns are different", "model": "its model or priors are different"}
 
 
 def _same(a: Any, b: Any) -> bool:
-    # Python holds True == 1; a plan does not.
+    # In Python True == 1; in a plan they differ.
     return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 

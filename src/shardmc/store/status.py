@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from shardmc.errors import RunError
@@ -26,8 +25,6 @@ class RunStatus:
     damaged: Mapping[int, str]
     """Shard -> what is wrong with its file; it will be computed again."""
     missing: tuple[int, ...]
-    age: timedelta
-    """Since the run was started."""
     owner: Owner | None
     """The process that writes to the folder, or that ended without releasing its lock."""
     running: bool | None
@@ -59,7 +56,6 @@ def status(path: str | os.PathLike[str]) -> RunStatus:
         failed=found.failed,
         damaged=found.damaged,
         missing=tuple(shard for shard in range(manifest.num_shards) if shard not in known),
-        age=datetime.now(UTC) - datetime.fromisoformat(manifest.created),
         owner=owner,
         running=False if owner is None else owner.is_alive(),
     )

@@ -17,7 +17,7 @@ from shardmc.data import Partition
 from shardmc.engine import Local
 from shardmc.errors import ModelError
 from shardmc.fit import open_rows
-from shardmc.locate import locate
+from shardmc.locate import choose_precision, locate
 from shardmc.model.precision import double_precision
 
 CLOSE = 0.05
@@ -328,7 +328,7 @@ CASES = (
     ),
     Case("logistic, columns of scale 1e-6 and 1e6", lambda: scaled(logistic, 1e-6, 1e6), cheap=True),
     Case("Poisson, columns of scale 1e-6 and 1e6", lambda: scaled(poisson, 1e-6, 1e6)),
-    Case("logistic, a level of one row", lambda: rare_level(1, None, 10.0), cheap=True),
+    Case("logistic, a level of one row", lambda: rare_level(1, None, 10.0)),
     Case("logistic, a level of three rows", lambda: rare_level(3, None, 10.0)),
     Case("Poisson, a level without an event", lambda: no_events(10.0)),
     *(
@@ -350,7 +350,7 @@ CASES = (
     Case("logistic, 39 columns of correlation 0.99", forty),
     Case("a parameter that only the prior holds", lambda: prior_alone(10.0)),
     Case("two parameters of which the rows know the sum", lambda: sum_of_two(10.0)),
-    Case("product of two parameters", product_of_two, cheap=True),
+    Case("product of two parameters", product_of_two),
     Case("a curved valley", banana, shards=1, cheap=True),
     Case("non-centred effects, 5 groups", lambda: effects(5, 1.0), cheap=True),
     Case("non-centred effects, 8 groups of little spread", lambda: effects(8, 0.05)),
@@ -358,10 +358,10 @@ CASES = (
     Case("Student t, an outlier of 1,000 sd", lambda: student(1e3), cheap=True),
     Case("Student t of 2 degrees of freedom, an outlier of 10^5 sd", lambda: student(1e5, df=2.0)),
     Case("Student t, scale 1e-3", lambda: student(0.0, noise=1e-3)),
-    Case("mixture with ordered means", lambda: mixture(0.5), cheap=True),
+    Case("mixture with ordered means", lambda: mixture(0.5)),
     Case("mixture with ordered means, one of 3 %", lambda: mixture(0.03)),
     *(
-        Case(f"mean and sd, sd {s:g}", lambda s=s: log_scale(s), cheap=s in (1e-6, 1e6))
+        Case(f"mean and sd, sd {s:g}", lambda s=s: log_scale(s), cheap=s == 1e6)
         for s in (1e-6, 1e-3, 1e3, 1e6)
     ),
     Case("negative binomial, concentration 50", lambda: of_distribution(_nb, _draw_nb(50.0))),
@@ -396,15 +396,19 @@ def outcome(case: Case) -> Outcome:
     model, rows = case.build()
     source, model = open_rows(model, rows, 0)
     blocks = source.split(Partition(case.shards), 0)
+    engine = Local()
     try:
-        mode = locate(model, blocks, Local())
+        choice = choose_precision("auto", model, blocks, engine)
+        with choice.applied():
+            mode = locate(model, blocks, engine, start=choice.start)
     except ModelError as error:
         named = all(name in str(error) for name in case.improper)
         right = bool(case.improper) and named
         return Outcome(case, right, str(error).split(". ")[0])
     distance = distance_to_mode(model, rows, mode.theta)
     right = not case.improper and distance < CLOSE
-    return Outcome(case, right, f"mode found, {distance:.1g} sd off, in {mode.passes:.0f} passes")
+    what = f"mode found, {distance:.1g} sd off, in {mode.passes:.0f} passes, {choice.name} precision"
+    return Outcome(case, right, what)
 
 
 def distance_to_mode(model: Any, rows: Any, theta: np.ndarray) -> float:
@@ -421,7 +425,9 @@ def distance_to_mode(model: Any, rows: Any, theta: np.ndarray) -> float:
         point = jnp.asarray(theta, jnp.float64)
         gradient = np.asarray(jax.grad(log_posterior)(point))
         curvature = -np.asarray(jax.hessian(log_posterior)(point))
-    scale = 1 / np.sqrt(np.abs(np.diag(curvature)))
+    if not (np.diag(curvature) > 0).all():
+        return np.inf
+    scale = 1 / np.sqrt(np.diag(curvature))
     values, vectors = np.linalg.eigh(scale[:, None] * curvature * scale)
     if values[0] <= 0:
         return np.inf
@@ -434,14 +440,3 @@ def table(quick: bool = False) -> tuple[str, int]:
     lines = ["| posterior | outcome | |", "|---|---|---|"]
     lines += [f"| {o.case.name} | {o.what} | {'right' if o.right else '**wrong**'} |" for o in outcomes]
     return "\n".join(lines), sum(not o.right for o in outcomes)
-
-
-if __name__ == "__main__":
-    import sys
-
-    print(len(CASES), "cases")
-    wanted = sys.argv[1:]
-    for case in CASES:
-        if not wanted or any(w in case.name for w in wanted):
-            o = outcome(case)
-            print("right" if o.right else "WRONG", "|", case.name, "|", o.what, flush=True)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
+
+from shardmc.model import Model
+from shardmc.model.precision import double_precision
 
 _FALL = 1.0
 """Nats by which a proper posterior falls, at the least, far enough away."""
@@ -72,6 +76,20 @@ def prove_flat(
     if max(ends) > -_FALL:
         return Flat(unit if ends[0] > ends[1] else -unit, rises=True)
     return None
+
+
+def prior_lets_go(model: Model, center: np.ndarray, direction: np.ndarray) -> bool:
+    """Whether the prior never falls along a direction, however far one goes from the centre.
+
+    >>> model = Model(lambda p, rows: rows, lambda p: -0.5 * (p["a"] / 1e4) ** 2, {"a": (), "b": ()})
+    >>> prior_lets_go(model, np.zeros(2), np.array([1.0, 0.0])), prior_lets_go(model, np.zeros(2), np.array([0.0, 1.0]))
+    (False, True)
+    """
+    with double_precision():
+        here = float(model.log_prior(jnp.asarray(center, jnp.float64)))
+        there = [float(model.log_prior(jnp.asarray(center + 10.0**k * direction))) for k in range(9)]
+    gains = np.array(there) - here
+    return bool(np.isfinite(gains[:4]).all() and (gains[np.isfinite(gains)] > -_FALL).all())
 
 
 def _last_gain(gain: Callable[[np.ndarray], float], unit: np.ndarray) -> float:

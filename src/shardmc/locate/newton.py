@@ -11,7 +11,7 @@ import numpy as np
 
 from shardmc.data.batch import Blocks
 from shardmc.errors import ModelError
-from shardmc.locate.improper import FAR, Flat, in_words, prove_flat
+from shardmc.locate.improper import FAR, Flat, in_words, prior_lets_go, prove_flat
 from shardmc.locate.terms import Evaluator, Terms
 from shardmc.locate.trust_region import Quadratic
 from shardmc.model import Model
@@ -28,8 +28,8 @@ _FLAT = 1e-4
 """Curvature along a direction, relative to what it was one step before, that may be all rounding."""
 _SETTLED = 0.45
 """The same below which curvature still changes too much for the step to be the last."""
-_ENDLESS = 20
-"""Slow steps in a row after which the summit is at infinity: by then the curvature is 10^-9 of what it was."""
+_ENDLESS = 5
+"""Slow steps in a row after which the summit may be at infinity."""
 _LIMIT = 1e12
 """No mode is looked for beyond this."""
 _STARTS = (0.0, 0.1, 1.0, 1.0, 3.0)
@@ -131,7 +131,19 @@ class Ascent:
     def hopeless(self) -> bool:
         """Whether going on would not help: no step climbs, or the summit is at infinity."""
         lost = not np.abs(self.frame.center).max() < _LIMIT
-        return lost or self.radius < 1e-8 or self.flat > 5 or self.slow > (_ENDLESS if self.double else 5)
+        return lost or self.radius < 1e-8 or self.flat > 5 or self.is_endless
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the rows send the summit to infinity, and in double precision also that the prior lets them."""
+        return self.slow > _ENDLESS and (
+            not self.double or prior_lets_go(self.evaluate.model, self.frame.center, self.way)
+        )
+
+    @property
+    def way(self) -> np.ndarray:
+        """The next step, in the user's coordinates."""
+        return self.local.frame(self.frame).basis @ self.local.step(self.radius).u
 
     def mode(self) -> Mode:
         """The mode that the last step leads to."""
@@ -186,12 +198,11 @@ class Ascent:
         """A direction along which the log posterior of all rows is seen not to fall."""
         if not self.finite:
             return None
-        if self.double and self.slow > _ENDLESS:
-            return Flat(self.local.frame(self.frame).basis @ self.local.pull, rises=True)
+        if self.double and self.is_endless:
+            return Flat(self.way, rises=True)
         here = Frame(self.frame.center, np.eye(self.frame.dim))
-        way = self.local.frame(self.frame).basis @ self.local.step(self.radius).u
         flat = np.abs(self.local.values).min() < _FLAT or self.is_flat
-        for direction in (self.flattest, way) if flat else (way,):
+        for direction in (self.flattest, self.way) if flat else (self.way,):
             found = prove_flat(
                 lambda move: self.evaluate(here, move).gain, direction, self.spread, here.center
             )
@@ -360,7 +371,7 @@ def _not_found(ascent: Ascent, model: Model) -> str:
             f"The log posterior has no finite gradient at the starting point (for {', '.join(map(repr, bad[:3]))}). "
             "Scale the columns, or give the model an `initial` point where the likelihood is finite."
         )
-    moving = in_words(ascent.local.frame(ascent.frame).basis @ ascent.local.pull, model.names)
+    moving = in_words(ascent.way, model.names)
     return (
         f"No mode of the posterior was found in {_MAX_STEPS} Newton steps: the last one still moved {moving}. "
         "Start nearer to it (`initial` of the model), scale the columns, or choose less entangled parameters."

@@ -1,6 +1,7 @@
 """Single and double precision, likelihood by likelihood: rounding measured, precision chosen, verdict and time.
 
     python benchmarks/hard_precision.py [--quick] [--rows 1000000] [--draws 10000] [--only NAME ...]
+        [--precisions auto double]
 
 Every likelihood is a NumPyro model of an intercept, two slopes and its own further parameters, fitted with
 precision="single", "auto" and "double", each once to compile and once for the time; where rounding matters, single
@@ -31,6 +32,7 @@ from shardmc.locate import near_mode
 from shardmc.locate.precision import Noise, measure_noise
 
 QUICK_ROWS = 50_000
+PRECISIONS = ("single", "auto", "double")
 COLUMNS = (
     "likelihood",
     "noise of log density",
@@ -186,16 +188,16 @@ def noise_of(model: Any, data: Any) -> Noise | None:
     return None if frame is None else measure_noise(bound, blocks, frame)
 
 
-def measured(name: str, num_rows: int, draws: int) -> list[object]:
-    """One row of the table."""
+def measured(name: str, num_rows: int, draws: int, precisions: Sequence[str] = PRECISIONS) -> list[object]:
+    """One row of the table; precisions that are not asked for are left out of it as dashes."""
     model, data = make(name, num_rows)
     noise = noise_of(model, data)
     row: list[object] = [
         name,
         *(("?", "?") if noise is None else (f"{noise.log_density:.2g}", f"{noise.gradient:.2g}")),
     ]
-    results = {}
-    for precision in ("single", "auto", "double"):
+    results = {precision: ("–", float("nan"), "–") for precision in PRECISIONS}
+    for precision in precisions:
         # Where rounding matters single precision takes minutes, of which compilation is the least.
         warm = precision != "single" or (noise is not None and not noise.matters)
         results[precision] = _timed(model, data, draws, precision, warm)
@@ -219,10 +221,12 @@ def _timed(model: Any, data: Any, draws: int, precision: str, warm: bool) -> tup
     return verdict, time.perf_counter() - begun, str(posterior.plan["precision"])
 
 
-def all_rows(num_rows: int, draws: int, only: Sequence[str] | None = None) -> Iterator[list[object]]:
+def all_rows(
+    num_rows: int, draws: int, only: Sequence[str] | None = None, precisions: Sequence[str] = PRECISIONS
+) -> Iterator[list[object]]:
     """The rows of the table, one after another."""
     for name in only or LIKELIHOODS:
-        yield measured(name, num_rows, draws)
+        yield measured(name, num_rows, draws, precisions)
 
 
 def main() -> None:
@@ -233,10 +237,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--draws", type=int, default=10_000)
     parser.add_argument("--only", nargs="*", choices=list(LIKELIHOODS))
+    parser.add_argument("--precisions", nargs="*", choices=PRECISIONS, default=PRECISIONS)
     options = parser.parse_args()
     num_rows = QUICK_ROWS if options.quick else options.rows
     rows = []
-    for row in all_rows(num_rows, options.draws, options.only):
+    for row in all_rows(num_rows, options.draws, options.only, options.precisions):
         rows.append(row)
         print(*row, sep=" | ", flush=True)
     print(f"\n{num_rows:,} rows, {options.draws:,} draws. {machine()}\n")

@@ -107,14 +107,17 @@ class Choice:
 
 
 class RoundingTerms(NamedTuple):
-    """Gains over the frame's centre and their gradients at some points, of groups of rows and of the prior."""
+    """Gains over the frame's centre and their gradients at some points, of groups of rows and of the prior.
 
-    values: np.ndarray | jax.Array  # (group, point)
-    gradients: np.ndarray | jax.Array  # (group, point, dim)
-    weights: np.ndarray | jax.Array  # (group,) sums of weights
-    prior_values: np.ndarray | jax.Array  # (point,)
-    prior_gradients: np.ndarray | jax.Array  # (point, dim)
-    total_weight: np.ndarray | jax.Array  # () of the whole shard
+    Arrays of JAX inside the program, of NumPy and in float64 outside.
+    """
+
+    values: Any  # (group, point)
+    gradients: Any  # (group, point, dim)
+    weights: Any  # (group,) sums of weights
+    prior_values: Any  # (point,)
+    prior_gradients: Any  # (point, dim)
+    total_weight: Any  # () of the whole shard
 
 
 def _rounding(

@@ -167,12 +167,25 @@ def test_shapes_that_do_not_fit():
         Bounds(mean=0)
 
 
-def test_few_draws_cannot_tell():
+def test_few_draws_that_happen_to_be_off_ask_for_more_draws():
+    """Their own noise is 0.1 sd: what is wrong with them is known, but not whether more of them would be wrong."""
     rng = np.random.default_rng(8)
     mode = gaussian_mode()
-    certificate = certified(exact(mode, 400, rng), mode, rng)
-    assert certificate.verdict == "cannot tell"
-    assert "Take more draws" in certificate.advice
+    told = [certified(exact(mode, 100, rng), mode, rng) for _ in range(20)]
+    assert all(certificate.verdict != "off" for certificate in told)  # 0.2 % of them would be
+    unsure = [certificate for certificate in told if certificate.verdict == "cannot tell"]
+    # One of three means, each with an sd of 0.1, is beyond 0.1 with probability 0.68: all 20 are not with 1e-10.
+    assert unsure
+    assert all("Take more draws: about" in c.advice and c.remedy == "draws" for c in unsure)
+
+
+def test_few_draws_whose_own_mean_is_right_are_within():
+    mode = gaussian_mode()
+    values = exact(mode, 400, np.random.default_rng(8))
+    values = mode.theta + (values - values.mean(axis=0))  # as if by luck
+    certificate = certified(values, mode, np.random.default_rng(9))
+    assert np.abs(certificate.mean_error).max() < 1e-9
+    assert certificate.verdict == "within" or "sd of" in certificate.sentence
 
 
 def test_correlated_draws_are_worth_less():

@@ -68,6 +68,20 @@ def fit(
         bool,
         typer.Option("--polish", help="Take the errors that the certificate measures out of the draws."),
     ] = False,
+    certify_draws: Annotated[
+        int | None,
+        typer.Option(
+            help="Draws at which the certificate computes gradients of all rows first, usually 100; up to 1,000, or "
+            "this many, where these cannot tell."
+        ),
+    ] = None,
+    certify_mean: Annotated[
+        float | None,
+        typer.Option(help="Error of a mean that counts as right, in posterior sds, usually 0.1."),
+    ] = None,
+    certify_sd: Annotated[
+        float | None, typer.Option(help="Relative error of an sd that counts as right, usually 0.1.")
+    ] = None,
     report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
 ) -> None:
     """Fit a generalised linear model to a table of any size; print and keep its certified posterior."""
@@ -99,6 +113,7 @@ def fit(
             sampler=sampler,
             combiner=combiner,
             engine=_engine(engine, scheduler),
+            certify=_certify(certify_draws, certify_mean, certify_sd),
             polish=polish,
             run_dir=out,
             progress=bars,
@@ -124,6 +139,15 @@ def _priors(given: list[str]) -> dict[str, str] | None:
             raise OptionError(f'A prior is given as "name=normal(0, 1)"; {text!r} has no "=".')
         result[name.strip()] = prior.strip()
     return result or None
+
+
+def _certify(draws: int | None, mean: float | None, sd: float | None):
+    from shardmc.check import Certify
+
+    given = {
+        name: value for name, value in (("draws", draws), ("mean", mean), ("sd", sd)) if value is not None
+    }
+    return Certify(**given, max_draws=max(draws or 0, Certify.max_draws))
 
 
 def _number_or_name(text: str | None) -> str | int | None:

@@ -94,7 +94,7 @@ def _student(x, effects, prior_sd, rng, names, name) -> Regression:
         return inside - 0.5 * prior
 
     def score(t):
-        tau, log_nu, nu, u, q = parts(t)
+        tau, _, nu, u, q = parts(t)
         pull = (nu + 1) / nu * u / (1 + q)
         of_beta = (pull * np.exp(-tau)) @ x - t[:, :-2] / prior_sd**2
         of_tau = np.sum(pull * u, axis=1) - len(y) - t[:, -2]

@@ -144,10 +144,13 @@ def _priors(given: list[str]) -> dict[str, str] | None:
 def _certify(draws: int | None, mean: float | None, sd: float | None):
     from shardmc.check import Certify
 
-    given = {
-        name: value for name, value in (("draws", draws), ("mean", mean), ("sd", sd)) if value is not None
-    }
-    return Certify(**given, max_draws=max(draws or 0, Certify.max_draws))
+    draws = Certify.draws if draws is None else draws
+    return Certify(
+        draws,
+        max(draws, Certify.max_draws),
+        Certify.mean if mean is None else mean,
+        Certify.sd if sd is None else sd,
+    )
 
 
 def _number_or_name(text: str | None) -> str | int | None:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from shardmc.check import Bounds, Certificate, certify, choose, polish
+from shardmc.check import Bounds, Certificate, Certify, certify, certify_options, choose, polish
 from shardmc.check.measured import effective_number, split
 from shardmc.errors import OptionError
 from shardmc.types import Mode
@@ -186,6 +186,41 @@ def test_few_draws_whose_own_mean_is_right_are_within():
     certificate = certified(values, mode, np.random.default_rng(9))
     assert np.abs(certificate.mean_error).max() < 1e-9
     assert certificate.verdict == "within" or "sd of" in certificate.sentence
+
+
+def test_certificates_of_earlier_versions_are_read():
+    rng = np.random.default_rng(3)
+    mode = gaussian_mode()
+    stored = certified(exact(mode, 2_000, rng), mode, rng).to_dict()
+    for name in ("mean_measured_se", "sd_measured_se", "remedy"):
+        del stored[name]
+    read = Certificate.from_dict(stored)
+    assert np.array_equal(read.mean_measured_se, read.mean_error_se)
+    assert read.remedy == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"draws": 5}, "at least 20 draws"),
+        ({"draws": 200, "max_draws": 100}, "must not be below draws"),
+        ({"draws": 100.5}, "must be a whole number"),
+        ({"mean": 0.0}, "between 0 and 0.5"),
+        ({"sd": "small"}, "between 0 and 0.5"),
+    ],
+)
+def test_options_that_are_refused(options, sentence):
+    with pytest.raises(OptionError, match=sentence):
+        Certify(**options)
+
+
+def test_options_in_short():
+    assert certify_options(True) == Certify()
+    assert certify_options(Certify(mean=0.05)).bounds == Bounds(0.05, 0.1, 0.2)
+    assert certify_options(False) is None
+    assert certify_options(True, check=False) is None
+    with pytest.raises(OptionError, match="certify must be True, False"):
+        certify_options(100)  # pyright: ignore[reportArgumentType]
 
 
 def test_correlated_draws_are_worth_less():

@@ -130,9 +130,10 @@ def certify(
         C = cov(z) - sym cov_R(z, r)      the draws' covariance over the posterior's
 
     where means of z are over all draws and those of r over the chosen ones, after a regression of r on quadratics of z
-    has taken out most of its spread. The identities are exact; that m and C are the errors themselves holds as
-    far as the posterior is Gaussian where the draws are, which `nonlinearity` measures. What no draw comes near,
-    such as a second mode far away, cannot be seen.
+    has taken out most of its spread, and after the skewness of single parameters has been taken out of s (see
+    `shardmc.check.straighten`). The identities are exact; that m and C are the errors themselves holds as far as
+    what is left of r is small, which `nonlinearity` measures. What no draw comes near, such as a second mode far
+    away, cannot be seen.
 
     Parameters
     ----------

@@ -93,6 +93,7 @@ def fit(
     from shardmc.data import as_source
     from shardmc.glm import glm
 
+    asked = _certify(certify_draws, certify_mean, certify_sd)
     console = Console()
     with StageBars() as bars:
         posterior = glm(
@@ -113,7 +114,7 @@ def fit(
             sampler=sampler,
             combiner=combiner,
             engine=_engine(engine, scheduler),
-            certify=_certify(certify_draws, certify_mean, certify_sd),
+            certify=asked,
             polish=polish,
             run_dir=out,
             progress=bars,

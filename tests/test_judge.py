@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from shardmc.judge import CERTIFIED_DRAWS, Result, certify_result
+from shardmc.check import Certify
+from shardmc.judge import Result, certify_result
 from shardmc.model import Model
 from shardmc.types import Mode
 
@@ -30,7 +31,7 @@ def test_exact_draws_are_within_and_every_shard_is_looked_at(draws):
     certificate, chosen = certified(theta, shard)
     assert certificate.verdict == "within"
     assert certificate.num_draws == 20_000
-    assert len(np.unique(chosen)) == CERTIFIED_DRAWS
+    assert len(np.unique(chosen)) == Certify().draws
     assert set(shard[chosen]) == set(range(60))
 
 

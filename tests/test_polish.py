@@ -142,5 +142,5 @@ def test_with_as_few_draws_as_gradients_it_says_so(model, rows):
 
 
 def test_polish_needs_the_certificate(model, rows):
-    with pytest.raises(OptionError, match="leave check at True"):
+    with pytest.raises(OptionError, match="leave check and certify at True"):
         shardmc.fit(model, rows, shards=4, draws=100, check=False, polish=True)

@@ -44,6 +44,7 @@ _HOMES = {
     "MPosterior": "shardmc.combine",
     "Wasserstein": "shardmc.combine",
     "Laplace": "shardmc.combine",
+    "Certify": "shardmc.check",
     "ShardmcError": "shardmc.errors",
 }
 
@@ -51,6 +52,7 @@ __all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedD
 
 if TYPE_CHECKING:
     from shardmc.append import append as append
+    from shardmc.check import Certify as Certify
     from shardmc.combine import Consensus as Consensus
     from shardmc.combine import Laplace as Laplace
     from shardmc.combine import MPosterior as MPosterior

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from shardmc.check import certify_options
 from shardmc.clock import Clock
 from shardmc.combine import Recenter
 from shardmc.combine.moments import symmetric, transport
@@ -192,7 +193,7 @@ def _appended(
         result,
         engine,
         seed,
-        certified=check and old_blocks is not None,
+        certified=certify_options(check and old_blocks is not None),
         score=_score(bound, [blocks] if old_blocks is None else [old_blocks, blocks], mode, engine),
     )
     return Posterior(

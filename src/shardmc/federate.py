@@ -176,7 +176,7 @@ def combine_sites(
     sampled = Sampled(tuple(site.chains for site in read), elsewhere.shares, "rescaled", passes=0.0)
     engine = Local()
     combined = combine_sampled(known, elsewhere, chosen, sampled, located, engine, seed)
-    judged = judge(known, elsewhere, located, sampled, combined, engine, seed, certified=False)
+    judged = judge(known, elsewhere, located, sampled, combined, engine, seed, certified=None)
     return Posterior(
         draws=combined.natural,
         theta=combined.theta,

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from shardmc.check import Certify, certify_options
 from shardmc.clock import Clock
 from shardmc.combine import combiner as named_combiner
 from shardmc.data import Blocks, Partition, Source, as_source
 from shardmc.engine import Local
 from shardmc.errors import ModelError, OptionError
 from shardmc.journal import Journal
-from shardmc.judge import CERTIFIED_DRAWS, combine_sampled, judge
+from shardmc.judge import combine_sampled, judge
 from shardmc.locate import (
     KEEP,
     Choice,
@@ -57,6 +58,7 @@ def fit(
     combiner: str | Combiner = "recenter",
     engine: Engine | None = None,
     check: bool = True,
+    certify: Certify | bool = True,
     polish: bool = False,
     precision: str = "auto",
     run_dir: str | Path | None = None,
@@ -93,7 +95,10 @@ def fit(
     engine
         Where shards run; this machine unless given.
     check
-        Whether to certify the result; takes one more pass over the data.
+        Whether to certify the result; takes one more pass over the data, or up to three where it is hard to tell.
+    certify
+        Effort and bounds of the certificate, `shardmc.Certify(draws=100, max_draws=1000, mean=0.1, sd=0.1)`; False
+        for none, like `check=False`.
     polish
         Whether to take the errors of mean and covariance that the certificate measured out of the draws, and to
         certify them again at other draws. `posterior.polished` says what it did.
@@ -122,7 +127,8 @@ def fit(
     """
     combiner, sampler = named_combiner(combiner), named_sampler(sampler)
     engine = Local() if engine is None else engine
-    _check_options(draws, seed, keep, check, polish)
+    certified = certify_options(certify, check)
+    _check_options(draws, seed, keep, certified is not None, polish)
     draws, seed = int(draws), int(seed)  # NumPy's are not written to files
     if combiner.scaling == "fractional" and not sampler.takes_power:
         raise OptionError(
@@ -155,7 +161,12 @@ def fit(
         "content": fingerprint(partition.fingerprint, vars(sampler), vars(combiner)),
     }
     ahead = _Ahead(
-        model, engine, sampler, combiner.scaling, plan["draws_per_shard"], min(CERTIFIED_DRAWS, draws) * check
+        model,
+        engine,
+        sampler,
+        combiner.scaling,
+        plan["draws_per_shard"],
+        0 if certified is None else min(certified.draws, draws),
     )
     with (
         Journal(run_dir, plan, source, model) as journal,
@@ -181,11 +192,11 @@ def fit(
         )
         combined = clock("combine", combine_sampled, model, blocks, combiner, sampled, located, engine, seed)
         judged = clock(
-            "check", judge, model, blocks, located, sampled, combined, engine, seed, certified=check
+            "check", judge, model, blocks, located, sampled, combined, engine, seed, certified=certified
         )
         polished = None
-        if polish:
-            mended = clock("polish", mend, model, blocks, located, combined, judged, engine, seed)
+        if polish and certified is not None:
+            mended = clock("polish", mend, model, blocks, located, combined, judged, engine, seed, certified)
             combined, judged, polished = mended.result, mended.judged, mended.polished
         posterior = Posterior(
             draws=combined.natural,
@@ -221,7 +232,7 @@ def _check_options(draws: int, seed: int, keep: float | None, check: bool, polis
     if keep is not None and not (isinstance(keep, int | float) and keep > 0):
         raise OptionError(f"keep must be a positive number, or None to keep no rows, not {keep!r}.")
     if polish and not check:
-        raise OptionError("polish=True needs the certificate: leave check at True.")
+        raise OptionError("polish=True needs the certificate: leave check and certify at True.")
 
 
 def open_rows(model: Recipe, data: Any, seed: int) -> tuple[Source, Model]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardmc.check import Certificate, agree, certify, choose, diagnose, ordered
+from shardmc.check import Certificate, Certify, agree, certify, choose, diagnose, ordered
 from shardmc.data import Blocks
 from shardmc.errors import SamplingError
 from shardmc.locate import gradients, newton_steps
@@ -17,8 +17,6 @@ from shardmc.posterior import ShardTable
 from shardmc.sample import Sampled
 from shardmc.types import Combiner, Engine, Finding, Located, Mode, ShardDraws
 
-CERTIFIED_DRAWS = 100
-"""Draws of which the certificate takes the gradient."""
 _LOOKED_AT = 20_000
 """Draws, evenly over the shards, that the certificate looks at: their own noise is 0.007 sd, far below its bounds."""
 
@@ -102,7 +100,7 @@ def judge(
     engine: Engine,
     seed: int,
     *,
-    certified: bool,
+    certified: Certify | None,
     score: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Judged:
     """Chain diagnostics, shard agreement and, where there is a mode, the certificate.
@@ -120,7 +118,7 @@ def judge(
             names,
         )
         certificate, certified_at, passes = None, None, 0.0
-        if certified and located is not None:
+        if certified is not None and located is not None:
             known = score or (lambda points: gradients(model, blocks, located.mode, points, engine))
             certificate, certified_at = certify_result(
                 model,
@@ -129,8 +127,9 @@ def judge(
                 result,
                 np.random.default_rng([seed, 4]),
                 lambda: diagnosis.result().total_ess,
+                options=certified,
             )
-            passes = float(CERTIFIED_DRAWS)
+            passes = float(len(certified_at))
         chains = diagnosis.result()
     findings = [*chains.findings, *([] if certificate is None else verdict_findings(certificate))]
     disagreement = None
@@ -166,22 +165,32 @@ def certify_result(
     rng: np.random.Generator,
     effective: Callable[[], np.ndarray],
     exclude: np.ndarray | None = None,
+    options: Certify | None = None,
 ) -> tuple[Certificate, np.ndarray]:
     """The certificate of a result, and which draws it took the gradients at: none of `exclude`.
 
-    `effective` says how many draws the result is worth, per coordinate; it is asked after the gradients.
+    `effective` says how many draws the result is worth, per coordinate; it is asked after the gradients. Where
+    these cannot tell and more would help, more are taken, as far as the options allow.
     """
     inside = np.flatnonzero(np.isfinite(result.theta).all(axis=1))
     if len(inside) > _LOOKED_AT:
         inside = inside[np.linspace(0, len(inside) - 1, _LOOKED_AT).astype(int)]
     theta = result.theta[inside]
     shard = None if result.shard is None else result.shard[inside]
-    barred = None if exclude is None else np.searchsorted(inside, exclude)
-    chosen = choose(theta, shard, min(CERTIFIED_DRAWS, len(theta)), rng, barred)
-    scores = score(theta[chosen])
-    ess = effective()
-    known = ess if np.isfinite(ess).all() and (ess > 0).all() else None
-    certificate = certify(theta, chosen, scores, mode, model.names, ess=known, rng=rng, shard=shard)
+    barred = np.empty(0, dtype=int) if exclude is None else np.searchsorted(inside, exclude)
+    chosen, scores, certificate = np.empty(0, dtype=int), np.empty((0, theta.shape[1])), None
+    options = Certify() if options is None else options
+    for count in options.stages(len(theta) - len(barred)):
+        more = choose(theta, shard, count - len(chosen), rng, np.concatenate([barred, chosen]))
+        chosen, scores = np.concatenate([chosen, more]), np.concatenate([scores, score(theta[more])])
+        ess = effective()
+        known = ess if np.isfinite(ess).all() and (ess > 0).all() else None
+        certificate = certify(
+            theta, chosen, scores, mode, model.names, ess=known, bounds=options.bounds, rng=rng, shard=shard
+        )
+        if certificate.remedy != "gradients":
+            break
+    assert certificate is not None
     return certificate, inside[chosen]
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardmc.check import Certificate, Polished, ordered, polish_draws
+from shardmc.check import Certificate, Certify, Polished, ordered, polish_draws
 from shardmc.check.measured import FEWEST_GRADIENTS
 from shardmc.data import Blocks
-from shardmc.judge import CERTIFIED_DRAWS, Judged, Result, certify_result, verdict_findings
+from shardmc.judge import Judged, Result, certify_result, verdict_findings
 from shardmc.locate import gradients
 from shardmc.model import Model
 from shardmc.types import Engine, Located
@@ -35,6 +35,7 @@ def mend(
     judged: Judged,
     engine: Engine,
     seed: int,
+    options: Certify,
 ) -> Mended:
     """Apply the certificate's correction to the combined draws and certify them again, at other draws each time."""
     certificate, certified_at = judged.certificate, judged.certified_at
@@ -58,8 +59,9 @@ def mend(
             rng,
             lambda: certificate.ess,
             exclude=used,
+            options=options,
         )
-        used, passes = np.concatenate([used, chosen]), passes + CERTIFIED_DRAWS
+        used, passes = np.concatenate([used, chosen]), passes + len(chosen)
         return fresh
 
     values, fresh, polished = polish_draws(result.theta[inside], certificate, again)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from shardmc.check import Bounds, Certificate, certify, choose, polish
+from shardmc.check import Bounds, Certificate, Certify, certify, certify_options, choose, polish
 from shardmc.check.measured import effective_number, split
 from shardmc.errors import OptionError
 from shardmc.types import Mode
@@ -167,12 +167,60 @@ def test_shapes_that_do_not_fit():
         Bounds(mean=0)
 
 
-def test_few_draws_cannot_tell():
+def test_few_draws_that_happen_to_be_off_ask_for_more_draws():
+    """Their own noise is 0.1 sd: what is wrong with them is known, but not whether more of them would be wrong."""
     rng = np.random.default_rng(8)
     mode = gaussian_mode()
-    certificate = certified(exact(mode, 400, rng), mode, rng)
-    assert certificate.verdict == "cannot tell"
-    assert "Take more draws" in certificate.advice
+    told = [certified(exact(mode, 100, rng), mode, rng) for _ in range(20)]
+    assert all(certificate.verdict != "off" for certificate in told)  # 0.2 % of them would be
+    unsure = [certificate for certificate in told if certificate.verdict == "cannot tell"]
+    # One of three means, each with an sd of 0.1, is beyond 0.1 with probability 0.68: all 20 are not with 1e-10.
+    assert unsure
+    assert all("Take more draws: about" in c.advice and c.remedy == "draws" for c in unsure)
+
+
+def test_few_draws_whose_own_mean_is_right_are_within():
+    mode = gaussian_mode()
+    values = exact(mode, 400, np.random.default_rng(8))
+    values = mode.theta + (values - values.mean(axis=0))  # as if by luck
+    certificate = certified(values, mode, np.random.default_rng(9))
+    assert np.abs(certificate.mean_error).max() < 1e-9
+    assert certificate.verdict == "within" or "sd of" in certificate.sentence
+
+
+def test_certificates_of_earlier_versions_are_read():
+    rng = np.random.default_rng(3)
+    mode = gaussian_mode()
+    stored = certified(exact(mode, 2_000, rng), mode, rng).to_dict()
+    for name in ("mean_measured_se", "sd_measured_se", "remedy"):
+        del stored[name]
+    read = Certificate.from_dict(stored)
+    assert np.array_equal(read.mean_measured_se, read.mean_error_se)
+    assert read.remedy == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"draws": 5}, "at least 20 draws"),
+        ({"draws": 200, "max_draws": 100}, "must not be below draws"),
+        ({"draws": 100.5}, "must be a whole number"),
+        ({"mean": 0.0}, "between 0 and 0.5"),
+        ({"sd": "small"}, "between 0 and 0.5"),
+    ],
+)
+def test_options_that_are_refused(options, sentence):
+    with pytest.raises(OptionError, match=sentence):
+        Certify(**options)
+
+
+def test_options_in_short():
+    assert certify_options(True) == Certify()
+    assert certify_options(Certify(mean=0.05)).bounds == Bounds(0.05, 0.1, 0.2)
+    assert certify_options(False) is None
+    assert certify_options(True, check=False) is None
+    with pytest.raises(OptionError, match="certify must be True, False"):
+        certify_options(100)  # pyright: ignore[reportArgumentType]
 
 
 def test_correlated_draws_are_worth_less():

@@ -58,6 +58,8 @@ def test_demo_writes_a_posterior_that_loads(tmp_path):
         (("combine", "no-such.nc", "--out", "x.nc"), "no file no-such.nc"),
         (("combine", "--method", "consensis", "shard-0.csv", "shard-1.csv", "--out", "x.nc"), "'consensus'"),
         (("fit", "no-such.parquet", "y ~ x"), "no-such.parquet"),
+        (("fit", "rows.parquet", "y ~ x", "--certify-draws", "5"), "at least 20 draws are needed"),
+        (("fit", "rows.parquet", "y ~ x", "--certify-sd", "2"), "the bound must lie between 0 and 0.5"),
         (("fit", "rows.csv", "y ~ z"), "'z'"),
         (("fit", "rows.csv", "y ~ x", "--family", "poison"), "'poisson'"),
         (("fit", "rows.csv", "y ~ x", "--shards", "some"), "whole number"),

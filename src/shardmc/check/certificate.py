@@ -12,7 +12,7 @@ from shardmc.check.combination import Combination
 from shardmc.check.correction import Correction
 from shardmc.check.discrepancy import SteinTest
 from shardmc.check.measured import Measured, measure
-from shardmc.check.verdict import Bounds, Verdict, judge
+from shardmc.check.verdict import Bounds, Remedy, Verdict, judge
 from shardmc.errors import OptionError
 from shardmc.types import Mode
 
@@ -33,6 +33,8 @@ class Certificate(Measured):
     advice: str
     mendable: bool = True
     """Whether its errors are known as those of mean and covariance, so that `polish` may mend them."""
+    remedy: Remedy = ""
+    """What would let it tell where it cannot: "gradients" at more draws, more "draws", or neither."""
 
     def __repr__(self) -> str:
         return (
@@ -47,6 +49,9 @@ class Certificate(Measured):
     def from_dict(stored: Mapping[str, Any]) -> Certificate:
         """The certificate that `to_dict` wrote."""
         given = dict(stored)
+        # Certificates of earlier versions do not tell the two parts of the standard errors apart.
+        given.setdefault("mean_measured_se", given["mean_error_se"])
+        given.setdefault("sd_measured_se", given["sd_ratio_se"])
         for name in _ARRAYS:
             given[name] = np.asarray(given[name], dtype=np.float64)
         for name in ("shifted", "widest", "narrowest"):
@@ -125,9 +130,10 @@ def certify(
         C = cov(z) - sym cov_R(z, r)      the draws' covariance over the posterior's
 
     where means of z are over all draws and those of r over the chosen ones, after a regression of r on quadratics of z
-    has taken out most of its spread. The identities are exact; that m and C are the errors themselves holds as
-    far as the posterior is Gaussian where the draws are, which `nonlinearity` measures. What no draw comes near,
-    such as a second mode far away, cannot be seen.
+    has taken out most of its spread, and after the skewness of single parameters has been taken out of s (see
+    `shardmc.check.straighten`). The identities are exact; that m and C are the errors themselves holds as far as
+    what is left of r is small, which `nonlinearity` measures. What no draw comes near, such as a second mode far
+    away, cannot be seen.
 
     Parameters
     ----------

@@ -105,7 +105,8 @@ def _crossed(first: SteinSample, second: SteinSample) -> tuple[Estimate, Estimat
 
 def _average(a: Estimate, b: Estimate) -> Estimate:
     """Mean of two independent estimates."""
-    return Estimate((a.value + b.value) / 2, np.hypot(a.se, b.se) / 2, np.minimum(a.df, b.df))
+    gradients = np.hypot(a.of_gradients, b.of_gradients) / 2
+    return Estimate((a.value + b.value) / 2, np.hypot(a.se, b.se) / 2, np.minimum(a.df, b.df), gradients)
 
 
 def _loadings(weights: np.ndarray, names: Sequence[str], most: int = 3) -> tuple[tuple[str, float], ...]:

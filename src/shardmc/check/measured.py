@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,11 +12,13 @@ from shardmc.check.correction import Correction, correct
 from shardmc.check.discrepancy import SteinTest, stein_test
 from shardmc.check.mixing import effective_size
 from shardmc.check.moments import SteinSample
-from shardmc.types import Mode
+from shardmc.check.straighten import Straightened, straighten
+from shardmc.types import Frame, Mode
 
 FEWEST_GRADIENTS = 10
 """With fewer nothing is measured; about 100 are right."""
 _FEWEST_DRAWS = 8
+_LEAST_SPREAD = 0.01
 _MOST_POINTS = 1000  # of the Stein test, whose cost is quadratic
 
 
@@ -28,11 +30,14 @@ class Measured:
     mean_error: np.ndarray
     """Mean of the draws minus that of the posterior, in posterior standard deviations, (dim,)."""
     mean_error_se: np.ndarray
+    mean_measured_se: np.ndarray
+    """The part of that which the gradients leave: the error of these draws' own mean is known up to it, (dim,)."""
     mean_p_value: np.ndarray
     """Of the hypothesis that the mean is right, (dim,), not corrected for the number of parameters."""
     sd_ratio: np.ndarray
     """Standard deviation of the draws over that of the posterior, (dim,)."""
     sd_ratio_se: np.ndarray
+    sd_measured_se: np.ndarray
     sd_p_value: np.ndarray
     nonlinearity: np.ndarray
     """Standard deviation of the gradient's departure from that of a Gaussian, (dim,); above 0.5 is far from one."""
@@ -71,13 +76,15 @@ def measure(
     chosen, scores = chosen[finite], scores[finite]
     if len(chosen) < FEWEST_GRADIENTS:
         return _unmeasured(values, names, len(chosen), lost)
-    basis = mode.frame.basis
+    frame, straight = _straight(values, chosen, scores, mode, rng)
+    basis = frame.basis
     z = np.linalg.solve(basis, (values - mode.theta).T).T
     whitened = scores @ basis
     sizes = np.minimum(ess, effective_number(values, shard))
-    sample = SteinSample.of(z, chosen, whitened, 1 / float(np.mean(1 / sizes)), rng)
+    sample = SteinSample.of(z, chosen, straight.scores, 1 / float(np.mean(1 / sizes)), rng)
 
     scale = np.linalg.norm(basis, axis=1)
+    scale_ratio = scale / np.linalg.norm(mode.frame.basis, axis=1)  # posterior sds over those at the mode
     directions = basis / scale[:, None]
     mean = sample.mean_along(directions, sizes)
     variance = sample.variance_along(directions, sizes)
@@ -92,22 +99,45 @@ def measure(
         names=tuple(names),
         mean_error=mean.value * unit,
         mean_error_se=mean.se * unit,
+        mean_measured_se=np.hypot(mean.of_gradients, straight.tail_mean / scale_ratio / 2) * unit,
         mean_p_value=mean.p_value(0.0),
         sd_ratio=ratio.value,
         sd_ratio_se=ratio.se,
+        sd_measured_se=np.hypot(ratio.of_gradients, straight.tail_sd * ratio.value / 2),
         sd_p_value=variance.width_p_value(),
         nonlinearity=sample.nonlinearity(directions),
-        surprise=sample.surprise(directions),
+        surprise=sample.surprise(directions) / np.where(straight.skewed, _rare(len(chosen)), 1.0),
         shifted=shifted,
         widest=widest,
         narrowest=narrowest,
         stein=stein_test(z[chosen[points]], whitened[points], rng),
-        correction=correct(sample, halves, mode.frame, values.mean(axis=0)),
+        correction=correct(sample, halves, frame, values.mean(axis=0)),
         ess=sizes,
         num_draws=len(values),
         num_gradients=len(chosen),
         num_lost=lost,
     )
+
+
+def _straight(
+    values: np.ndarray, chosen: np.ndarray, scores: np.ndarray, mode: Mode, rng: np.random.Generator
+) -> tuple[Frame, Straightened]:
+    """A frame in which the posterior's covariance is about I, and scores there without the skewness of parameters.
+
+    With E[z s*^T] = -Phi and Phi = P P^T, z' = P^-1 z and s' = P^-1 s* have E[z' s'^T] = -I.
+    """
+    basis = mode.frame.basis
+    z = np.linalg.solve(basis, (values - mode.theta).T).T
+    found = straighten(z, chosen, scores @ basis, basis, rng)
+    sizes, axes = np.linalg.eigh(found.spread)
+    roots = np.sqrt(np.maximum(sizes, _LEAST_SPREAD))
+    straight = replace(found, scores=found.scores @ (axes / roots) @ axes.T)
+    return Frame(mode.theta, basis @ (axes * roots) @ axes.T), straight
+
+
+def _rare(count: int) -> float:
+    """How much more a gradient may surprise along a skewed parameter, where the outermost of many draws do."""
+    return 1.5 * max(np.sqrt(count / 100), 1.0)
 
 
 def _unmeasured(values: np.ndarray, names: Sequence[str], num_gradients: int, num_lost: int) -> Measured:
@@ -119,9 +149,11 @@ def _unmeasured(values: np.ndarray, names: Sequence[str], num_gradients: int, nu
         names=tuple(names),
         mean_error=missing,
         mean_error_se=missing,
+        mean_measured_se=missing,
         mean_p_value=missing,
         sd_ratio=missing,
         sd_ratio_se=missing,
+        sd_measured_se=missing,
         sd_p_value=missing,
         nonlinearity=missing,
         surprise=missing,

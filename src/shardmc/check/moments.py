@@ -18,6 +18,8 @@ class Estimate:
     value: np.ndarray
     se: np.ndarray
     df: np.ndarray
+    of_gradients: np.ndarray
+    """The part of the standard error that more gradients would take away; the rest is the noise of the draws."""
 
     def p_value(self, null: float) -> np.ndarray:
         """Two-sided p-value of Student's t test that the number is `null`."""
@@ -32,12 +34,12 @@ class Estimate:
         too narrow. That of its logarithm does not.
         """
         value = np.maximum(self.value, 1e-12)
-        return Estimate(np.log(value), self.se / value, self.df).p_value(0.0)
+        return Estimate(np.log(value), self.se / value, self.df, self.of_gradients / value).p_value(0.0)
 
     def root(self) -> Estimate:
         """Square roots; their standard errors are those of the values over twice the root."""
         root = np.sqrt(np.maximum(self.value, 1e-6))
-        return Estimate(root, self.se / (2 * root), self.df)
+        return Estimate(root, self.se / (2 * root), self.df, self.of_gradients / (2 * root))
 
 
 @dataclass(frozen=True)
@@ -162,4 +164,5 @@ def _difference(
     spread = of_all**2 / np.maximum(np.asarray(ess) - 1, 1) + uncertain**2 / max(count - 1, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         df = np.where(spread > 0, (of_all + uncertain) ** 2 / spread, np.inf)
-    return Estimate(everywhere.mean(axis=0) - chosen.mean(axis=0), np.sqrt(variance), df)
+    value = everywhere.mean(axis=0) - chosen.mean(axis=0)
+    return Estimate(value, np.sqrt(variance), df, np.sqrt(uncertain))

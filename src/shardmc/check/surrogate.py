@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+_MANY = 150  # points from which on one decomposition is cheaper than an inverse for every penalty
 _BLOCK = 20_000  # draws at a time, for the sake of memory
 
 
@@ -71,10 +72,16 @@ def _ridge(kernel: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndar
     center = targets.mean(axis=0)
     centered = targets - center
     penalties = np.mean(np.diag(kernel)) * np.logspace(-6, 2, 17)
-    # Small inverses, not eigenvectors: for those LAPACK's threads may wait for each other longer than they work.
-    inverses = np.linalg.inv(kernel + penalties[:, None, None] * np.eye(len(kernel)))
-    weights = inverses @ centered  # (penalty, point, output)
-    left_out = weights / np.diagonal(inverses, axis1=1, axis2=2)[:, :, None]
+    if len(kernel) > _MANY:
+        sizes, vectors = np.linalg.eigh(kernel)
+        inverse = 1 / np.maximum(sizes + penalties[:, None], 1e-300)  # (penalty, eigenvalue)
+        weights = vectors @ (inverse[:, :, None] * (vectors.T @ centered))  # (penalty, point, output)
+        left_out = weights / (inverse @ (vectors**2).T)[:, :, None]
+    else:
+        # Small inverses, not eigenvectors: for those LAPACK's threads may wait for each other longer than they work.
+        inverses = np.linalg.inv(kernel + penalties[:, None, None] * np.eye(len(kernel)))
+        weights = inverses @ centered  # (penalty, point, output)
+        left_out = weights / np.diagonal(inverses, axis1=1, axis2=2)[:, :, None]
     errors = np.sum(left_out**2, axis=(1, 2))
     best = int(errors.argmin())
     return center, weights[best] if errors[best] < np.sum(centered**2) else np.zeros(targets.shape)

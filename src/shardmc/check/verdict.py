@@ -11,6 +11,7 @@ from shardmc.check.measured import FEWEST_GRADIENTS, Measured
 from shardmc.errors import OptionError
 
 Verdict = Literal["within", "off", "cannot tell"]
+Remedy = Literal["gradients", "draws", ""]
 
 _LEVEL = 0.002
 """Chance of a false "off" over all parameters; far below 1 % as p-values of skewed sums are only approximate."""
@@ -51,22 +52,25 @@ class Judgement:
     advice: str
     mendable: bool = True
     """Whether the errors are known as those of mean and covariance, which an affine map of the draws can mend."""
+    remedy: Remedy = ""
+    """What would let a certificate tell that cannot: gradients at more draws, or more draws."""
 
 
 def judge(measured: Measured, bounds: Bounds) -> Judgement:
     """The verdict that the measured errors allow.
 
-    "off": a mean, an sd or a combination is beyond its bound and significantly wrong at a family-wise level. "within":
-    every estimate plus two standard errors is inside, the posterior is near enough to a Gaussian for the estimates
-    to mean what they say, and the shape passes the Stein test. "cannot tell": neither.
+    "off": a mean, an sd or a combination is beyond its bound and significantly wrong at a family-wise level, the noise
+    of finitely many draws allowed for. "within": the errors of these draws' own means and sds, that noise included,
+    are known well enough to be inside; what the gradients leave unexplained is small enough for the estimates to
+    mean what they say; and the shape passes the Stein test. "cannot tell": neither.
     """
     level = _LEVEL / (2 * len(measured.names) + 3)
     witnessed = (measured.nonlinearity <= _VERY_NONLINEAR) | (measured.stein.p_value < _SHAPE_LEVEL)
     off_mean = (np.abs(measured.mean_error) > bounds.mean) & (measured.mean_p_value < level) & witnessed
     off_sd = (np.abs(measured.sd_ratio - 1) > bounds.sd) & (measured.sd_p_value < level) & witnessed
     clear = (
-        (np.abs(measured.mean_error) + 2 * measured.mean_error_se <= bounds.mean)
-        & (np.abs(measured.sd_ratio - 1) + 2 * measured.sd_ratio_se <= bounds.sd)
+        (np.abs(measured.mean_error) + 2 * measured.mean_measured_se <= bounds.mean)
+        & (np.abs(measured.sd_ratio - 1) + 2 * measured.sd_measured_se <= bounds.sd)
         & (measured.nonlinearity <= _SOMEWHAT_NONLINEAR)
         & (measured.surprise <= _MOST_SURPRISE)
     )
@@ -84,7 +88,9 @@ def judge(measured: Measured, bounds: Bounds) -> Judgement:
         sentence = f"Within bounds: every mean within {bounds.mean:g} sd and every sd within {percent}."
         return Judgement("within", verdicts, sentence, "")
     mendable = _strange(measured) is None and not (clear.all() and _misshapen(measured))
-    return Judgement("cannot tell", verdicts, f"Cannot tell: {doubt[0]}.", doubt[1], mendable)
+    return Judgement(
+        "cannot tell", verdicts, f"Cannot tell: {doubt.reason}.", doubt.advice, mendable, doubt.remedy
+    )
 
 
 _OFF_ADVICE = (
@@ -98,9 +104,9 @@ def _verdict(off: bool, clear: bool) -> Verdict:
 
 
 def _off_sentence(measured: Measured, bounds: Bounds, off: np.ndarray) -> str:
-    """Name the gravest error, and count the parameters that are off besides.
+    """Name the largest error, and count the parameters that are off besides.
 
-    Now that some parameter is off, the gravest is named where it is significant by itself.
+    Now that some parameter is off, the largest is named where it is significant by itself.
     """
     size_mean = np.abs(measured.mean_error) * (measured.mean_p_value < _NAMING_LEVEL)
     size_sd = np.abs(np.log(measured.sd_ratio)) * (measured.sd_p_value < _NAMING_LEVEL)
@@ -130,13 +136,22 @@ def _worst(measured: Measured, bounds: Bounds, level: float) -> str | None:
     return None if said is None else f"Off: {said}, though no parameter by itself is shown to be."
 
 
-def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray) -> tuple[str, str] | None:
-    """Why "within" cannot be said, and what to do; the gravest reason first."""
+@dataclass(frozen=True)
+class _Doubt:
+    """Why "within" cannot be said, and what to do."""
+
+    reason: str
+    advice: str
+    remedy: Remedy = ""
+
+
+def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray) -> _Doubt | None:
+    """The most serious reason why "within" cannot be said."""
     strange = _strange(measured)
     if strange is not None:
         return strange
     if _misshapen(measured):
-        return (
+        return _Doubt(
             f"means and sds look right, but the shape does not (Stein discrepancy, p = {measured.stein.p_value:.2g})",
             "Look at the marginal densities of the shards; use fewer shards or another sampler.",
         )
@@ -147,69 +162,129 @@ def _misshapen(measured: Measured) -> bool:
     return measured.stein.p_value < _SHAPE_LEVEL
 
 
-def _strange(measured: Measured) -> tuple[str, str] | None:
+def _strange(measured: Measured) -> _Doubt | None:
     """Why the measured errors are not the whole story, and what to do."""
     if measured.num_gradients < FEWEST_GRADIENTS:
-        return (
+        return _Doubt(
             f"there are finite gradients at {measured.num_gradients} draws, and {FEWEST_GRADIENTS} are needed",
             "Take more draws and gradients at about 100 of them; look at draws whose gradient is not finite.",
         )
     if measured.num_lost:
         total = measured.num_lost + measured.num_gradients
-        return (
+        return _Doubt(
             f"the gradient is not finite at {measured.num_lost} of {total} draws",
             "Draws may have left the support, or the model overflows: look at these draws.",
         )
     if (measured.nonlinearity > _SOMEWHAT_NONLINEAR).any():
         worst = int(measured.nonlinearity.argmax())
-        return (
-            f"the posterior is too far from a Gaussian in {measured.names[worst]} to be measured by its gradients",
-            "Compare with a run of fewer shards, transform the parameter, or use a stronger prior.",
+        return _Doubt(
+            f"the posterior is too far from a Gaussian in {measured.names[worst]} to be measured by its gradients "
+            f"at {measured.num_gradients} draws",
+            f"{_gradients(measured, 3.0)} Or compare with a run of fewer shards, transform the parameter, or use a "
+            "stronger prior.",
+            "gradients",
         )
     if (measured.surprise > _MOST_SURPRISE).any():
         worst = int(measured.surprise.argmax())
-        return (
+        return _Doubt(
             f"the gradient at one draw is {measured.surprise[worst]:.2g} sd off what the others made expect "
             f"in {measured.names[worst]}",
             "There may be another mode: look at the modes of the shards, and start the search for the mode elsewhere.",
+            "gradients",
         )
     return None
 
 
-def _loose(measured: Measured, bounds: Bounds) -> tuple[str, str] | None:
+def _loose(measured: Measured, bounds: Bounds) -> _Doubt | None:
     """Name a linear combination whose error may be beyond its bound, though every parameter is within its own."""
     reach = measured.shifted.value + 2 * measured.shifted.se
     if reach > bounds.combination:
-        return f"the mean of {measured.shifted.words} may be {reach:.2g} sd off", _more(measured, bounds)
+        reason = f"the mean of {measured.shifted.words} may be {reach:.2g} sd off"
+        return _more(
+            measured, reason, reach / bounds.combination, 1 / np.sqrt(measured.ess.min()), bounds.mean
+        )
     for extreme in (measured.widest, measured.narrowest):
         reach = max(abs(extreme.value - 1) + 2 * extreme.se, abs(extreme.largest - 1))
         if reach > bounds.combination:
-            return f"the sd of {extreme.words} may be {100 * reach:.0f} % off", _more(measured, bounds)
+            reason = f"the sd of {extreme.words} may be {100 * reach:.0f} % off"
+            # The extreme ratio of sds of d directions is off by about sqrt(d / draws).
+            noise = np.sqrt(len(measured.names) / measured.ess.min())
+            return _more(measured, reason, reach / bounds.combination, noise, bounds.combination)
     return None
 
 
-def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray) -> tuple[str, str]:
+def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray) -> _Doubt:
     """Name the parameter whose error is known least well."""
-    reach_mean = (np.abs(measured.mean_error) + 2 * measured.mean_error_se) / bounds.mean
-    reach_sd = (np.abs(measured.sd_ratio - 1) + 2 * measured.sd_ratio_se) / bounds.sd
+    reach_mean = (np.abs(measured.mean_error) + 2 * measured.mean_measured_se) / bounds.mean
+    reach_sd = (np.abs(measured.sd_ratio - 1) + 2 * measured.sd_measured_se) / bounds.sd
     worst = int(np.where(clear, 0, np.maximum(reach_mean, reach_sd)).argmax())
     name = measured.names[worst]
     if reach_mean[worst] >= reach_sd[worst]:
-        value, se = measured.mean_error[worst], measured.mean_error_se[worst]
-        text = f"the mean of {name} is {value:+.2f} ± {se:.2f} sd off"
+        value, se, own = (float(x[worst]) for x in _of_mean(measured))
+        text, reach, bound = (
+            f"the mean of {name} is {value:+.2f} ± {se:.2f} sd off",
+            reach_mean[worst],
+            bounds.mean,
+        )
     else:
-        value, se = measured.sd_ratio[worst], measured.sd_ratio_se[worst]
+        value, se, own = (float(x[worst]) for x in _of_sd(measured))
         text = f"the sd of {name} is {value:.2f} ± {se:.2f} times the right one"
-    return text, _more(measured, bounds)
+        reach, bound = reach_sd[worst], bounds.sd
+    return _more(measured, text, float(reach), float(np.sqrt(max(se**2 - own**2, 0.0))), bound, own)
 
 
-def _more(measured: Measured, bounds: Bounds) -> str:
-    """Whether more draws or more gradients would make it clearer."""
-    least = measured.ess.min()
-    if 2 / np.sqrt(least) > 0.5 * min(bounds.mean, bounds.sd):
-        needed = (4 / min(bounds.mean, bounds.sd)) ** 2
-        return f"Take more draws: they are worth {least:,.0f} independent ones; as a rule {2 * needed:,.0f} are needed."
-    return f"Compute gradients at more than {measured.num_gradients} draws."
+def _of_mean(measured: Measured) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return measured.mean_error, measured.mean_error_se, measured.mean_measured_se
+
+
+def _of_sd(measured: Measured) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return measured.sd_ratio, measured.sd_ratio_se, measured.sd_measured_se
+
+
+def _more(
+    measured: Measured,
+    reason: str,
+    reach: float,
+    of_draws: float,
+    bound: float,
+    of_gradients: float | None = None,
+) -> _Doubt:
+    """Whether more draws or gradients at more of them would make it clearer, and how many.
+
+    Standard errors fall as one over the root of either number; a third of the bound is small enough.
+    """
+    enough = bound / 3
+    if of_draws > enough and (of_gradients is None or of_draws >= of_gradients):
+        needed = _rounded(measured.num_draws * (of_draws / enough) ** 2)
+        return _Doubt(
+            reason,
+            f"The noise of the draws themselves stands in the way: these {measured.num_draws:,} are worth "
+            f"{measured.ess.min():,.0f} independent ones. Take more draws: about {needed:,} would tell.",
+            "draws",
+        )
+    times = 3.0 if of_gradients is None else float(np.clip((of_gradients / enough) ** 2, 2.0, 100.0))
+    return _Doubt(reason, _gradients(measured, max(times, min(reach, 10.0))), "gradients")
+
+
+def _gradients(measured: Measured, times: float) -> str:
+    """The option for more gradients."""
+    wanted = min(_rounded(measured.num_gradients * times), measured.num_draws)
+    if wanted <= measured.num_gradients:
+        return f"Take more draws, and gradients at more of them than these {measured.num_gradients}."
+    return (
+        f"Compute gradients at more draws than these {measured.num_gradients}: "
+        f"certify=shardmc.Certify(draws={wanted}, max_draws={max(wanted, 1000)}), or --certify-draws {wanted}."
+    )
+
+
+def _rounded(number: float) -> int:
+    """Up to two digits, upwards.
+
+    >>> _rounded(123_456.0), _rounded(77.0)
+    (130000, 77)
+    """
+    unit = 10 ** max(int(np.floor(np.log10(max(number, 1.0)))) - 1, 0)
+    return int(np.ceil(number / unit)) * unit
 
 
 def _shift(error: float) -> str:

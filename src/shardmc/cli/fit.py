@@ -74,6 +74,20 @@ def fit(
             help="auto, single or double: auto measures whether rounding in single precision matters."
         ),
     ] = "auto",
+    certify_draws: Annotated[
+        int | None,
+        typer.Option(
+            help="Draws at which the certificate computes gradients of all rows first, usually 100; up to 1,000, or "
+            "this many, where these cannot tell."
+        ),
+    ] = None,
+    certify_mean: Annotated[
+        float | None,
+        typer.Option(help="Error of a mean that counts as right, in posterior sds, usually 0.1."),
+    ] = None,
+    certify_sd: Annotated[
+        float | None, typer.Option(help="Relative error of an sd that counts as right, usually 0.1.")
+    ] = None,
     report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
 ) -> None:
     """Fit a generalised linear model to a table of any size; print and keep its certified posterior."""
@@ -84,6 +98,7 @@ def fit(
     from shardmc.data import as_source
     from shardmc.glm import glm
 
+    asked = _certify(certify_draws, certify_mean, certify_sd)
     console = Console()
     with StageBars() as bars:
         posterior = glm(
@@ -104,6 +119,7 @@ def fit(
             sampler=sampler,
             combiner=combiner,
             engine=_engine(engine, scheduler),
+            certify=asked,
             polish=polish,
             precision=precision,
             run_dir=out,
@@ -131,6 +147,18 @@ def _priors(given: list[str]) -> dict[str, str] | None:
             raise OptionError(f'A prior is given as "name=normal(0, 1)"; {text!r} has no "=".')
         result[name.strip()] = prior.strip()
     return result or None
+
+
+def _certify(draws: int | None, mean: float | None, sd: float | None):
+    from shardmc.check import Certify
+
+    draws = Certify.draws if draws is None else draws
+    return Certify(
+        draws,
+        max(draws, Certify.max_draws),
+        Certify.mean if mean is None else mean,
+        Certify.sd if sd is None else sd,
+    )
 
 
 def _number_or_name(text: str | None) -> str | int | None:

@@ -50,6 +50,8 @@ class Ascent:
     whitened: bool = False
     """Whether the frame's coordinates are those of a curvature; the first ones are the user's."""
     radius: float = np.inf
+    rejected: int = 0
+    """Steps in a row that did not climb."""
     slow: int = 0
     """Steps in a row that shortened the way by a constant factor: so it goes where the summit is at infinity."""
     stalled: int = 0
@@ -87,9 +89,10 @@ class Ascent:
         if local is not None and near and before < 2.0:
             climbs |= local.definite and local.decrement < 0.5 * before
         if local is None or not climbs:
-            self.whitened = whitened
+            self.whitened, self.rejected = whitened, self.rejected + 1
             self.radius = step.length * _shrinkage(step.predicted, there.gain, self.local.pull @ step.u)
             return
+        self.rejected = 0
         self._adapt_radius(step.length, there.gain / max(step.predicted, 1e-300), step.bounded)
         if np.isfinite(
             self.radius
@@ -131,7 +134,9 @@ class Ascent:
     def hopeless(self) -> bool:
         """Whether going on would not help: no step climbs, or the summit is at infinity."""
         lost = not np.abs(self.frame.center).max() < _LIMIT
-        return lost or self.radius < 1e-8 or self.flat > 5 or self.is_endless
+        # Close to the summit single precision may hide every gain.
+        hidden = not self.double and self.rejected > 3 and self.local.decrement < 10.0
+        return lost or hidden or self.radius < 1e-8 or self.flat > 5 or self.is_endless
 
     @property
     def is_endless(self) -> bool:

@@ -184,7 +184,7 @@ def noise_of(model: Any, data: Any) -> Noise | None:
     """What rounding in single precision does, as the fit measures it."""
     source, bound = open_rows(model, data, 0)
     blocks = source.split(Partition(max(1, source.num_rows // 10_000)), 0)
-    frame = near_mode(bound, blocks, Local())
+    frame = near_mode(bound, blocks, Local()).frame
     return None if frame is None else measure_noise(bound, blocks, frame)
 
 

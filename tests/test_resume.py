@@ -166,7 +166,7 @@ def test_a_run_with_another_plan_is_refused(folder, name):
     model, rows = interrupted.problem()
     options = {"shards": NUM_SHARDS, "draws": 480, "seed": 3, "sampler": "independence", **CHANGES[name]}
     before = interrupted.written(folder)
-    with pytest.raises(RunError, match=rf"is of another run: .*plan {name} is"):
+    with pytest.raises(RunError, match=rf"belongs to another run: .*plan {name} is"):
         shardmc.fit(model, rows, run_dir=folder, **options)
     assert interrupted.written(folder) == before
 
@@ -183,12 +183,12 @@ def test_a_run_with_other_rows_another_model_or_precision_is_refused(folder):
     }
     changed = rows.copy()
     changed[100] += 1
-    with pytest.raises(RunError, match="is of another run: its rows or columns are others"):
+    with pytest.raises(RunError, match="belongs to another run: its rows or columns are different"):
         shardmc.fit(model, changed, **options)
     other = shardmc.Model(
         model.log_likelihood_function, lambda params: -0.5 * params["mu"] ** 2 / 99, {"mu": ()}
     )
-    with pytest.raises(RunError, match="is of another run: its model or priors are others"):
+    with pytest.raises(RunError, match="belongs to another run: its model or priors are different"):
         shardmc.fit(other, rows, **options)
     with double_precision(), pytest.raises(RunError, match="plan precision is 'float32' there and 'float64'"):
         shardmc.fit(model, rows, **options)
@@ -275,7 +275,7 @@ def test_a_part_that_is_missing_or_truncated_stops_a_resumed_run_and_costs_nothi
     part.unlink()
     with pytest.raises(
         RunError,
-        match=r"is of another run: its rows or columns are others; plan rows is 2400 there and 1600 here",
+        match=r"belongs to another run: its rows or columns are different; plan rows is 2400 there and 1600 here",
     ):
         run()
     part.write_bytes(content[:-100])

@@ -14,14 +14,13 @@ from shardmc.density import (
     Distribution,
     density,
     density_of_plane,
+    equally_spaced,
     mean_and_sd,
     silverman,
     support,
 )
 from shardmc.errors import OptionError, unknown
 
-MOST_POINTS = 2**18
-"""Points of the grid on which densities are compared, at most."""
 SINGULAR = 1e-10
 """Eigenvalue of the reference's correlation matrix below which a direction counts as constant."""
 
@@ -337,10 +336,8 @@ def _marginals(draws: Side, reference: Side) -> list[tuple[float, float, float]]
             continue
         ends = [support(c, h) for c, h in zip((a, b), bandwidths, strict=True)]
         low, high = min(e[0] for e in ends), max(e[1] for e in ends)
-        # A power of two is fast to transform.
-        size = min(2 ** int(np.ceil(np.log2((high - low) / (min(bandwidths) / 4)))), MOST_POINTS)
-        grid, step = np.linspace(low, high, size, retstep=True)
-        p, q = (density(c, h, grid, float(step)) for c, h in zip((a, b), bandwidths, strict=True))
+        grid, step = equally_spaced(low, high, min(bandwidths))
+        p, q = (density(c, h, grid, step) for c, h in zip((a, b), bandwidths, strict=True))
         # Densities in units of 1 / sd, so that the integral of a square is sd times that in raw units.
         unit = sd * step
         result.append((((p - q) ** 2).sum() * unit, (q**2).sum() * unit, np.abs(p - q).sum() * step / 2))

@@ -314,7 +314,7 @@ def _locate(
     keep = keep if blocks.num_shards > 1 else None
     ahead.of_all(blocks, keep)
     try:
-        mode = clock("locate", locate, model, blocks, engine)
+        mode = clock("locate", locate, model, blocks, engine, start=choice.start)
     except ModelError:
         if sampler.needs_mode:
             raise

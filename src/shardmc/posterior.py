@@ -16,6 +16,7 @@ from shardmc.check.certificate import Certificate
 from shardmc.check.mixing import split_r_hat
 from shardmc.check.polishing import Polished
 from shardmc.errors import RunError
+from shardmc.names import shown, shown_text, stored
 from shardmc.types import Finding
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ class Posterior:
             per_shard["mode"] = (("shard", "coordinate"), shards.mode)
         if shards.disagreement is not None:
             per_shard["disagreement"] = ("shard", shards.disagreement)
-        coordinate = {"coordinate": list(self.names)}
+        # Names as they were given are in the record: an array of text loses a NUL at its end.
+        coordinate = {"coordinate": [shown(name) for name in self.names]}
         unconstrained: dict[str, Any] = {"theta": (("chain", "draw", "coordinate"), theta)}
         if self.mode is not None:
             unconstrained["mode"] = ("coordinate", self.mode)
@@ -168,7 +170,8 @@ class Posterior:
     def _record(self) -> dict[str, Any]:
         return {
             "layout": _LAYOUT,
-            "renamed": {_without_slash(name): name for name in self.draws if "/" in name},
+            "names": list(self.names),
+            "renamed": {stored(name): name for name in self.draws if stored(name) != name},
             "certificate": None if self.certificate is None else self.certificate.to_dict(),
             "polished": None if self.polished is None else self.polished.to_dict(),
             "findings": [
@@ -283,7 +286,7 @@ class Posterior:
                 for name, values in posterior.data_vars.items()
             },
             theta=_flat(theta.values),
-            names=tuple(map(str, theta.coords["coordinate"].values)),
+            names=tuple(record.get("names", map(str, theta.coords["coordinate"].values))),
             shard=_flat(stats["shard"].values) if "shard" in stats else None,
             mode=unconstrained["mode"].values if "mode" in unconstrained else None,
             curvature=unconstrained["curvature"].values if "curvature" in unconstrained else None,
@@ -313,8 +316,8 @@ class Posterior:
 
     def __repr__(self) -> str:
         verdict = "not certified" if self.certificate is None else self.certificate.sentence
-        names = ", ".join(self.draws)
-        return f"Posterior({self.num_draws} draws of {names} from {self.shards.num_shards} shards; {verdict})"
+        names, shards = ", ".join(map(shown, self.draws)), self.shards.num_shards
+        return f"Posterior({self.num_draws} draws of {names} from {shards} shards; {shown_text(verdict)})"
 
 
 def load(path: str | Path) -> Posterior:
@@ -343,18 +346,13 @@ def _natural(draws: Mapping[str, np.ndarray], layout: tuple[int, int]) -> xr.Dat
     import xarray as xr
 
     variables = {
-        _without_slash(name): (
-            ("chain", "draw", *(f"{_without_slash(name)}_dim_{k}" for k in range(v.ndim - 1))),
+        stored(name): (
+            ("chain", "draw", *(f"{stored(name)}_dim_{k}" for k in range(v.ndim - 1))),
             v.reshape(*layout, *v.shape[1:]),
         )
         for name, v in draws.items()
     }
     return xr.Dataset(variables, coords={"chain": np.arange(layout[0]), "draw": np.arange(layout[1])})
-
-
-def _without_slash(name: str) -> str:
-    """A name as a tree can hold it, where a slash would be a path; NumPyro's `scope` makes such names."""
-    return name.replace("/", "÷")
 
 
 def _flat(values: np.ndarray) -> np.ndarray:

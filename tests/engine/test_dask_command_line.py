@@ -11,6 +11,8 @@ import pytest
 import shardmc
 from shardmc.errors import OptionError
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

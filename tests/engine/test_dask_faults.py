@@ -15,7 +15,10 @@ from shardmc.data import Partition, as_source
 from shardmc.engine import Dask, Local
 from shardmc.errors import DataError, SamplingError
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's.")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's."),
+]
 
 NUM_SHARDS = 16
 

@@ -14,6 +14,8 @@ import shardmc
 from shardmc.data import as_source
 from shardmc.store.status import status
 
+pytestmark = pytest.mark.cluster
+
 NUM_SHARDS = 12
 OPTIONS = {"shards": NUM_SHARDS, "draws": 240, "seed": 5, "sampler": "independence"}
 

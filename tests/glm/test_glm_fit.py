@@ -217,8 +217,8 @@ def test_a_run_folder_keeps_a_posterior_that_predicts(policies, tmp_path):
         check=False,
         run_dir=run,
     )
-    assert "I(age ÷ 10)" in posterior.draws
-    assert posterior.plan["priors"]["I(age ÷ 10)"] == "normal(0, 1)"
+    assert "I(age / 10)" in posterior.draws
+    assert posterior.plan["priors"]["I(age / 10)"] == "normal(0, 1)"
     again = shardmc.load(run)
     new = policies.iloc[:3]
     pd.testing.assert_frame_equal(predict(again, new), predict(posterior, new))

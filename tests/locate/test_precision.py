@@ -9,7 +9,7 @@ import shardmc
 from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.errors import OptionError
-from shardmc.locate import near_mode
+from shardmc.locate import DECREMENT, near_mode
 from shardmc.locate.precision import GRADIENT, LOG_DENSITY, Choice, Noise, measure_noise
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
@@ -57,7 +57,7 @@ def auto(weibull):
 
 def noise_of(model, data, weights):
     blocks = as_source(data).split(Partition(4, weights=weights), 0)
-    frame = near_mode(model, blocks, Local())
+    frame = near_mode(model, blocks, Local()).frame
     assert frame is not None
     return frame, blocks, measure_noise(model, blocks, frame)
 
@@ -110,7 +110,7 @@ def test_a_likelihood_that_overflows_in_single_precision_is_computed_in_double()
     )
     blocks = as_source(np.random.default_rng(0).normal(size=1_000)).split(Partition(1), 0)
     with double_precision():
-        frame = near_mode(model, blocks, Local())
+        frame = near_mode(model, blocks, Local()).frame
     assert frame is not None
     noise = measure_noise(model, blocks, frame)
     assert noise is not None
@@ -134,7 +134,9 @@ class TestFit:
 
     def test_draws_are_those_of_double_precision(self, weibull, auto):
         double = shardmc.fit(*weibull, **FIT, precision="double")
-        np.testing.assert_array_equal(auto.theta, double.theta)
+        # The search for the mode began elsewhere, so that the draws are moved by the tolerance of the mode at most.
+        gap = (auto.theta - double.theta) / double.theta.std(axis=0)
+        assert np.abs(gap).max() < DECREMENT
         assert double.plan["precision_reason"] == "precision='double'"
 
     def test_single_precision_damages_the_draws(self, weibull, auto):

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from shardmc.cli.app import app
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["figure-1", "theorem-1", "remark-2"])
 def test_a_result_is_shown_and_written(name, tmp_path):
     done = CliRunner().invoke(app, ["reproduce", name, "--quick", "--out", str(tmp_path)])

@@ -8,10 +8,17 @@ from scipy.integrate import trapezoid
 
 from shardmc.model.precision import double_precision
 from shardmc.paper import beta_bernoulli, gaussian
-from shardmc.paper.beta import Beta, affine_density, affine_variance, shifted_density
+from shardmc.paper.beta import (
+    COMBINATIONS,
+    TRUE,
+    Beta,
+    Shards,
+    affine_density,
+    affine_variance,
+    shifted_density,
+)
 from shardmc.paper.beta_bernoulli import DataSet
 from shardmc.paper.gaussian import NormalInverseGamma
-from shardmc.paper.geometric import COMBINATIONS, TRUE, Shards
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shardmc.paper import dirichlet, mixture
+from shardmc.paper import mixture, nonparametric
 
 ALARM = 1e-9
 COPIES = np.array([3, 1, 5, 2, 0, 4])
@@ -40,6 +40,7 @@ def alike(one, other):
     return min(*means, *spreads)
 
 
+@pytest.mark.slow
 def test_a_step_on_weighted_rows_is_a_step_on_repeated_rows(rows):
     weighted = after_one_step(mixture.step, rows, jnp.asarray(COPIES, jnp.float32))
     repeated = {name: jnp.repeat(values, COPIES) for name, values in rows.items()}
@@ -92,10 +93,12 @@ def invariance(step, num_draws=60_000):
     return float(stats.ttest_1samp(change, 0).pvalue.min())
 
 
+@pytest.mark.slow
 def test_a_step_leaves_the_joint_law_of_parameters_and_rows_unchanged():
     assert invariance(mixture.step) > ALARM
 
 
+@pytest.mark.slow
 def test_a_wrong_conditional_changes_the_joint_law(monkeypatch):
     right = mixture._variance
     monkeypatch.setattr(mixture, "_variance", lambda key, count, squares: right(key, count - 1, squares))
@@ -112,7 +115,7 @@ def test_odds_of_a_label_are_the_ratio_of_the_terms_of_the_likelihood(rows):
     np.testing.assert_allclose(log_likelihood, np.log(other + regular), rtol=1e-4, atol=1e-5)
 
 
-STICKS = dirichlet.StickBreaking(5, (-1.0, 0.0, 1.0))
+STICKS = nonparametric.StickBreaking(5, (-1.0, 0.0, 1.0))
 
 
 def sticks_after(y, weights, seed=0, num_draws=20_000):
@@ -126,8 +129,9 @@ def sticks_after(y, weights, seed=0, num_draws=20_000):
     return np.asarray(found["log_density"], np.float64)
 
 
+@pytest.mark.slow
 def test_sticks_on_weighted_rows_are_sticks_on_repeated_rows():
-    y = jnp.asarray(dirichlet.simulate(6, np.random.default_rng(0)))
+    y = jnp.asarray(nonparametric.simulate(6, np.random.default_rng(0)))
     weighted = sticks_after(y, jnp.asarray(COPIES, jnp.float32))
     brute = sticks_after(jnp.repeat(y, COPIES), jnp.ones(COPIES.sum()), seed=1)
     assert alike(weighted, brute) > ALARM
@@ -138,7 +142,7 @@ def test_sticks_on_weighted_rows_are_sticks_on_repeated_rows():
 def test_the_stick_is_all_used_and_breaks_as_it_should():
     count = jnp.array([3.0, 0.0, 2.0, 5.0])
     keys = jax.random.split(jax.random.key(0), 50_000)
-    weights = np.exp(np.asarray(jax.vmap(lambda key: dirichlet._stick(key, count))(keys), np.float64))
+    weights = np.exp(np.asarray(jax.vmap(lambda key: nonparametric._stick(key, count))(keys), np.float64))
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-4)
     assert stats.kstest(weights[:, 0], stats.beta(1 + 3, 1 + 7).cdf).pvalue > ALARM
     second = weights[:, 1] / (1 - weights[:, 0])

@@ -15,17 +15,16 @@ from shardmc.paper.comparison import (
     distance_table,
     ranking_table,
     record,
+    thinned,
 )
 from shardmc.paper.covertype import load_covertype
 from shardmc.paper.gaussian import NormalInverseGamma, exact_methods
-from shardmc.paper.logistic import _Job, _methods, _Reference, synthetic
-from shardmc.paper.newton import newton_steps
+from shardmc.paper.logistic import _Job, _methods, _Reference, newton_steps, synthetic
 from shardmc.paper.registry import recompute
-from shardmc.paper.result import Call
-from shardmc.paper.rivals import thinned
-from shardmc.paper.write import ORDER
+from shardmc.paper.result import ORDER, Call
 
 
+@pytest.mark.slow
 def test_a_result_is_written_with_its_numbers_and_shown_in_the_index(tmp_path):
     told = []
     written = reproduce("remark-2", tmp_path, quick=True, progress=lambda *step: told.append(step))
@@ -115,6 +114,7 @@ def test_methods_of_example_1_find_the_posterior():
         assert found[OURS][:, column].std() == pytest.approx(marginal.std(), rel=0.1)
 
 
+@pytest.mark.slow
 def test_methods_of_example_3_find_the_posterior_of_rare_events():
     data = DataSet.simulate(0.004, 10_000, 20, (0,))
     found = method_draws(data, 2_000, 0)
@@ -126,6 +126,7 @@ def test_methods_of_example_3_find_the_posterior_of_rare_events():
     assert found["MP"].std() > 1.5 * posterior.std()
 
 
+@pytest.mark.slow
 def test_methods_of_example_2_find_the_posterior():
     rows = synthetic(20_000, (1,))
     job = _Job("synthetic", (8,), (rows,), 1, reference=4_000, output=1_000, rescaled=1_000)

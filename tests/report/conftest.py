@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -241,21 +238,3 @@ def _plan(shards: int, per_shard: int, pooled: bool) -> dict[str, object]:
         "scaling": "rescaled" if pooled else "fractional",
         "kept_rows": 12,
     }
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A headless Chromium; where there is none the test is skipped, but not where CI is to have one."""
-    where = Path(__file__).with_name("chromium.py")
-    spec = importlib.util.spec_from_file_location("report_chromium", where)
-    assert spec is not None
-    assert spec.loader is not None
-    chromium = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(chromium)
-    program = chromium.find()
-    if program is None:
-        stop = pytest.fail if os.environ.get("CI") else pytest.skip
-        stop("There is no Chromium on this machine: install it, or name it in the variable CHROMIUM.")
-    opened = chromium.Chromium(program, tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.close()

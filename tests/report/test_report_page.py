@@ -200,6 +200,7 @@ def test_summary_shows_as_many_digits_as_mean_something(cases):
     assert cells == ["beta[0]", *(f"{value:.3f}".replace("-", "−") for value in values)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "shards", "per_shard"), [(200, 20, 60), (4, 1000, 20)])
 def test_large_runs_give_small_pages(dim, shards, per_shard, make_posterior):
     posterior = make_posterior(dim, shards, per_shard)
@@ -225,6 +226,7 @@ def test_what_is_needed_to_repeat_the_run_is_there(pages):
     assert {"0.10.2", "3.11.9"} <= set(page.texts("dd"))
 
 
+@pytest.mark.slow
 def test_the_call_of_a_formula_is_that_of_glm():
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"x": rng.normal(size=900), "n": rng.integers(1, 5, 900).astype(float)})

@@ -15,12 +15,12 @@ NUM_SHARDS = 5
 @pytest.fixture
 def manifest() -> Manifest:
     plan = {"shards": NUM_SHARDS, "draws": 8, "seed": 0, "combiner": {"name": "recenter", "center": "mode"}}
-    return Manifest(plan, data="d" * 16, model="m" * 16, layout={"draws": ("float64", (None, 3))})
+    return Manifest(plan, data="d" * 16, model="m" * 16)
 
 
 @pytest.fixture
 def draws() -> Callable[[int], dict[str, np.ndarray]]:
-    """The arrays of a shard; the second is not in the layout, as a sampler's statistics are not."""
+    """The arrays of a shard."""
 
     def make(shard: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(shard)

@@ -14,12 +14,13 @@ def main() -> None:
     from shardmc.cli.app import app
     from shardmc.cli.cache import keep_compiled_programs
     from shardmc.errors import ShardmcError
+    from shardmc.names import shown_text
 
     keep_compiled_programs()
     try:
         app()
     except ShardmcError as error:
-        print(f"shardmc: {error}", file=sys.stderr)
+        print(f"shardmc: {shown_text(str(error))}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -33,9 +33,9 @@ def combine(
     diagnostics, which `shardmc report` shows.
     """
     from rich.console import Console
-    from rich.text import Text
 
     import shardmc
+    from shardmc.cli.console import said
 
     console = Console()
     if _are_sites(_existing(files)):
@@ -44,13 +44,13 @@ def combine(
     result = shardmc.combine(_existing(files), method, shares=_shares(shares), seed=seed)
     result.save(out)
     console.print(
-        Text(
+        said(
             f"Combined {len(files)} shards by {method} into {len(result.values):,} draws of {_names(result)}."
         )
     )
     for note in result.notes:
-        console.print(Text(f"note: {note}"))
-    console.print(Text(f"Wrote {out}."), soft_wrap=True)
+        console.print(said(f"note: {note}"))
+    console.print(said(f"Wrote {out}."), soft_wrap=True)
 
 
 def compare(
@@ -67,9 +67,9 @@ def compare(
 ) -> None:
     """Combine the same shards by several methods and show each one's distance from a reference."""
     from rich.console import Console
-    from rich.text import Text
 
     import shardmc
+    from shardmc.cli.console import said
     from shardmc.errors import unknown
 
     if scaling not in ("rescaled", "fractional"):
@@ -83,10 +83,10 @@ def compare(
         seed=seed,
     )
     console = Console()
-    console.print(Text(str(result)), soft_wrap=True)
+    console.print(said(str(result)), soft_wrap=True)
     for method, notes in result.notes.items():
         for note in notes:
-            console.print(Text(f"{method}: {note}"))
+            console.print(said(f"{method}: {note}"))
 
 
 def _are_sites(files: list[str]) -> bool:
@@ -106,9 +106,7 @@ def _are_sites(files: list[str]) -> bool:
 def _combine_sites(
     console: Console, files: list[Path], out: Path, method: str, shares: str | None, seed: int
 ) -> None:
-    from rich.text import Text
-
-    from shardmc.cli.console import show_posterior
+    from shardmc.cli.console import said, show_posterior
     from shardmc.errors import OptionError
     from shardmc.federate import combine_sites
 
@@ -119,7 +117,7 @@ def _combine_sites(
     posterior = combine_sites(files, combiner=method, seed=seed)
     posterior.save(out)
     show_posterior(console, posterior)
-    console.print(Text(f"Wrote {out}."), soft_wrap=True)
+    console.print(said(f"Wrote {out}."), soft_wrap=True)
 
 
 def _names(result) -> str:

@@ -10,12 +10,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shardmc.names import shown, shown_text
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from shardmc.posterior import Posterior
 
 _VERDICT_STYLE = {"within": "bold green", "off": "bold red", "cannot tell": "bold yellow"}
+
+
+def said(text: str, style: str = "") -> Text:
+    r"""Text that names may be part of, as a terminal can show it: what it would obey is written as an escape.
+
+    >>> said("note: \x1b[2J").plain
+    'note: \\x1b[2J'
+    """
+    return Text(shown_text(text), style=style)
 
 
 def frame_table(
@@ -42,7 +53,7 @@ def frame_table(
             "–" if value != value else format(value, formats.get(str(key), rest))
             for key, value in row.items()
         ]
-        table.add_row(Text(str(name)), *cells)
+        table.add_row(Text(shown(str(name))), *cells)
     return table
 
 
@@ -74,12 +85,12 @@ def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> No
     if posterior.certificate is not None:
         style = _VERDICT_STYLE.get(posterior.certificate.verdict, "")
         console.print(
-            Text("Certificate: ", style="bold"), Text(posterior.certificate.sentence, style=style), sep=""
+            Text("Certificate: ", style="bold"), said(posterior.certificate.sentence, style), sep=""
         )
     if posterior.polished is not None:
-        console.print(Text(posterior.polished.sentence))
+        console.print(said(posterior.polished.sentence))
     for finding in posterior.findings:
         if finding.level != "note":
-            console.print(Text(f"{finding.level}: {finding.message} {finding.advice}".strip()))
+            console.print(said(f"{finding.level}: {finding.message} {finding.advice}".strip()))
     for note in posterior.notes:
-        console.print(Text(f"note: {note}"))
+        console.print(said(f"note: {note}"))

@@ -78,9 +78,8 @@ def fit(
 ) -> None:
     """Fit a generalised linear model to a table of any size; print and keep its certified posterior."""
     from rich.console import Console
-    from rich.text import Text
 
-    from shardmc.cli.console import show_posterior
+    from shardmc.cli.console import said, show_posterior
     from shardmc.cli.progress import StageBars
     from shardmc.data import as_source
     from shardmc.glm import glm
@@ -113,12 +112,12 @@ def fit(
     show_posterior(console, posterior)
     priors = posterior.plan.get("priors", {})
     if priors:
-        shown = list(priors.items())[:12]
-        more = f" and {len(priors) - len(shown)} more" if len(priors) > len(shown) else ""
-        console.print(Text("Priors: " + ", ".join(f"{k} ~ {v}" for k, v in shown) + more + "."))
+        first = list(priors.items())[:12]
+        more = f" and {len(priors) - len(first)} more" if len(priors) > len(first) else ""
+        console.print(said("Priors: " + ", ".join(f"{k} ~ {v}" for k, v in first) + more + "."))
     if report:
         posterior.report(out / "report.html")
-    console.print(Text(f"Wrote {out}/posterior.nc{' and report.html' if report else ''}."), soft_wrap=True)
+    console.print(said(f"Wrote {out}/posterior.nc{' and report.html' if report else ''}."), soft_wrap=True)
 
 
 def _priors(given: list[str]) -> dict[str, str] | None:
@@ -126,7 +125,8 @@ def _priors(given: list[str]) -> dict[str, str] | None:
 
     result = {}
     for text in given:
-        name, separator, prior = text.partition("=")
+        # The last "=": a column's name may have one, a prior has none.
+        name, separator, prior = text.rpartition("=")
         if not separator:
             raise OptionError(f'A prior is given as "name=normal(0, 1)"; {text!r} has no "=".')
         result[name.strip()] = prior.strip()

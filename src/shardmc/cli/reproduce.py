@@ -26,8 +26,8 @@ def reproduce(
 ) -> None:
     """Recompute a result of the paper and show it next to what the paper printed."""
     from rich.console import Console
-    from rich.text import Text
 
+    from shardmc.cli.console import said
     from shardmc.cli.progress import StageBars
     from shardmc.paper import reproduce as recompute
 
@@ -36,5 +36,5 @@ def reproduce(
     console = Console()
     for path in written:
         if path.suffix == ".md":
-            console.print(Text(path.read_text()), soft_wrap=True)
-    console.print(Text(f"Wrote {len(written)} files; open {written[-1]}."), soft_wrap=True)
+            console.print(said(path.read_text()), soft_wrap=True)
+    console.print(said(f"Wrote {len(written)} files; open {written[-1]}."), soft_wrap=True)

@@ -68,19 +68,21 @@ def from_columns(names: Sequence[str], values: np.ndarray) -> dict[str, np.ndarr
     >>> sorted(from_columns(["alpha", "beta.1", "beta.2"], np.ones((5, 3))))
     ['alpha', 'beta']
     """
-    groups: dict[str, dict[tuple[int, ...], int]] = {}
+    groups: dict[str, list[tuple[tuple[int, ...], int]]] = {}
     for column, name in enumerate(names):
         found = _INDEXED.match(name)
         base, index = (found["name"], _index(found)) if found else (name, ())
-        groups.setdefault(base, {})[index] = column
+        groups.setdefault(base, []).append((index, column))
     result = {}
     for base, places in groups.items():
-        shape = _rectangle(list(places))
+        indices = [index for index, _ in places]
+        # `beta.1` beside `beta[1]` would be the same entry.
+        shape = _rectangle(indices) if len(set(indices)) == len(indices) else None
         if shape is None:
-            result |= {names[column]: values[:, column] for column in places.values()}
+            result |= {names[column]: values[:, column] for _, column in places}
         else:
             # Indices sort in the order of a C array, which is how numpy lays out the last axes.
-            order = [places[index] for index in sorted(places)]
+            order = [column for _, column in sorted(places)]
             result[base] = values[:, order].reshape(len(values), *shape)
     return result
 

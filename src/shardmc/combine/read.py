@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,10 +12,14 @@ import numpy as np
 
 from shardmc.combine.layout import Layout, from_columns
 from shardmc.errors import OptionError, RunError
+from shardmc.names import clash
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+
+RENAMED = "shardmc_names"
+"""The attribute in which a file of ours says how variables were called that a file cannot call so."""
 
 _NETCDF = (".nc", ".nc4", ".netcdf", ".h5", ".hdf5")
 _CSV = (".csv", ".csv.gz", ".csv.zip", ".csv.bz2", ".csv.xz")
@@ -52,6 +57,12 @@ def read_shards(draws: Any, names: Sequence[str] | None = None) -> tuple[list[np
     if not shards:
         raise OptionError("There are no shards to combine.")
     layout = Layout.of(shards[0])
+    alike = clash(dict(layout.shapes))
+    if alike:
+        raise OptionError(
+            f"Parameters {alike[0]!r} and {alike[1]!r} cannot be told apart: both have an entry called {alike[1]!r}. "
+            "Rename one of them."
+        )
     for i, shard in enumerate(shards):
         _same_layout(layout, shard, i)
     return [layout.flatten(shard) for shard in shards], layout
@@ -98,6 +109,9 @@ def _from_array(array: np.ndarray, names: Sequence[str] | None, label: str) -> d
         raise OptionError(f"{label} has draws of {given}; (draw, dim) is needed.")
     if names is None:
         return {"theta": array}
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if list(names).count(name) > 1)
+        raise OptionError(f"Names of columns must differ, but {repeated!r} was given more than once.")
     columns = array.reshape(len(array), -1)
     if len(names) != columns.shape[1]:
         raise OptionError(f"{len(names)} names were given for {columns.shape[1]} columns.")
@@ -163,18 +177,23 @@ def _from_table(table: pd.DataFrame, label: str = "A table of draws") -> dict[st
 
 def _from_tree(tree: xr.DataTree, label: str) -> dict[str, np.ndarray]:
     node = tree["posterior"] if "posterior" in tree.children else tree
-    return _from_dataset(node.to_dataset(), label)
+    record = tree.attrs.get("shardmc")  # of a posterior that `fit` made
+    renamed = json.loads(record).get("renamed", {}) if record else {}
+    return _from_dataset(node.to_dataset(), label, renamed)
 
 
-def _from_dataset(dataset: xr.Dataset, label: str) -> dict[str, np.ndarray]:
+def _from_dataset(
+    dataset: xr.Dataset, label: str, renamed: Mapping[str, str] | None = None
+) -> dict[str, np.ndarray]:
     """Variables with a draw dimension; chains are put one after the other."""
     result = {}
+    own = renamed or json.loads(dataset.attrs.get(RENAMED, "{}"))
     for name, variable in dataset.data_vars.items():
         if "draw" not in variable.dims:
             continue
         chained = variable if "chain" in variable.dims else variable.expand_dims("chain")
         values = chained.transpose("chain", "draw", ...).to_numpy()
-        result[str(name)] = values.reshape(-1, *values.shape[2:])
+        result[own.get(str(name), str(name))] = values.reshape(-1, *values.shape[2:])
     if not result:
         raise RunError(f"{label} has no group 'posterior' with variables over chain and draw.")
     return result

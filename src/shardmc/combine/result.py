@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmc.combine.layout import Layout
+from shardmc.combine.read import RENAMED
 from shardmc.errors import RunError
+from shardmc.names import shown, stored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +35,7 @@ class CombinedDraws:
 
     def __repr__(self) -> str:
         notes = "".join(f"\n  {note}" for note in self.notes)
-        return f"<CombinedDraws by {self.method}: {len(self)} draws of {', '.join(self.draws)}>{notes}"
+        return f"<CombinedDraws by {self.method}: {len(self)} draws of {', '.join(map(shown, self.draws))}>{notes}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,11 +52,14 @@ class CombinedDraws:
         """The draws in ArviZ's layout: group `posterior`, and `sample_stats` with the shard of each draw."""
         import arviz_base
 
-        groups = {"posterior": {name: values[None] for name, values in self.draws.items()}}
+        groups = {"posterior": {stored(name): values[None] for name, values in self.draws.items()}}
         if self.shard is not None:
             groups["sample_stats"] = {"shard": self.shard[None]}
         tree = arviz_base.from_dict(groups)
         tree["posterior"].attrs.update(method=self.method, notes="\n".join(self.notes))
+        renamed = {stored(name): name for name in self.draws if stored(name) != name}
+        if renamed:
+            tree["posterior"].attrs[RENAMED] = json.dumps(renamed)
         return tree
 
     def to_pandas(self) -> pd.DataFrame:

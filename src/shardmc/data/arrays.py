@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, final
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from shardmc.data.arrow import as_arrow
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.columns import Column, device_type, is_numeric, leaf_name
+from shardmc.data.columns import Column, Own, device_type, is_numeric, leaf_name, refuse_repeated
 from shardmc.data.dealer import shard_sizes
 from shardmc.data.dealing import Dealing, MemorySink
 from shardmc.data.faults import Tally, cast_sample, raise_faults
@@ -25,7 +25,10 @@ from shardmc.data.source import Partition, Source, Transform
 from shardmc.data.table import TableSource
 from shardmc.errors import DataError, OptionError, unknown
 
-_ROW = "row number"
+_ROW = Own("row number")
+
+Place = tuple[Any, ...]
+"""Where an array is in the data: the key by which it is read, as names of arrays inside others may be alike."""
 
 
 @final
@@ -36,16 +39,18 @@ class ArraySource(Source):
         self._data = data
         self.is_table = isinstance(data, Mapping) and all(isinstance(name, str) for name in data)
         paths, _ = jax.tree_util.tree_flatten_with_path(data)
-        self._leaves = {leaf_name(path): _array(leaf_name(path), leaf) for path, leaf in paths}
+        self._leaves: dict[Any, np.ndarray | jax.Array] = {
+            path: _array(leaf_name(path), leaf) for path, leaf in paths
+        }
         self.num_rows = _common_length(self._leaves)
-        self.column_names = tuple(data) if self.is_table else tuple(self._leaves)
+        self.column_names = tuple(data) if self.is_table else tuple(map(leaf_name, self._leaves))
         self._used = self._numeric() if columns is None else self._chosen(columns)
 
     def _numeric(self) -> Rows:
         """All data; of a table the columns that are numbers, as the model can use no others."""
         if not self.is_table:
             return self._data
-        text = {name for name, leaf in self._leaves.items() if not is_numeric(leaf.dtype)}
+        text = {path[0].key for path, leaf in self._leaves.items() if not is_numeric(leaf.dtype)}
         return {name: value for name, value in self._data.items() if name not in text} or self._data
 
     def _chosen(self, columns: Sequence[str]) -> Rows:
@@ -69,49 +74,59 @@ class ArraySource(Source):
     def _as_table(self) -> TableSource:
         if not self.is_table:
             raise OptionError("The data has no column names; give a table, a file or a dictionary of arrays.")
-        arrays = {name: as_arrow(np.asarray(leaf)) for name, leaf in self._leaves.items()}
-        return TableSource(FrameReader(nw.from_native(pa.table(arrays))))
+        names = [leaf_name(path) for path in self._leaves]
+        refuse_repeated(names)
+        arrays = [as_arrow(np.asarray(leaf)) for leaf in self._leaves.values()]
+        return TableSource(FrameReader(nw.from_native(pa.table(arrays, names=names))))
 
     def _columns(self) -> list[Column]:
         paths, _ = jax.tree_util.tree_flatten_with_path(self._used)
-        leaves = [(name, self._leaves[name]) for name in (leaf_name(path) for path, _ in paths)]
-        return [Column(name, device_type(name, leaf.dtype), leaf.shape[1:]) for name, leaf in leaves]
+        leaves = [(leaf_name(path), path, self._leaves[path]) for path, _ in paths]
+        return [
+            Column(name, device_type(name, leaf.dtype), leaf.shape[1:], own_key=path)
+            for name, path, leaf in leaves
+        ]
 
     def _assemble(self, leaves: Sequence[Any]) -> Rows:
         return jax.tree.unflatten(jax.tree.structure(self._used), leaves)
 
-    def _read(self, names: Sequence[str], count: int) -> Iterator[list[np.ndarray]]:
+    def _read(self, keys: Sequence[Hashable], count: int) -> Iterator[list[np.ndarray]]:
         for start in range(0, self.num_rows, count):
             stop = min(start + count, self.num_rows)
             yield [
-                np.arange(start, stop) if name == _ROW else np.asarray(self._leaves[name][start:stop])
-                for name in names
+                np.arange(start, stop) if key is _ROW else np.asarray(self._leaves[key][start:stop])
+                for key in keys
             ]
 
     def sample(self, count: int, seed: int) -> Rows:
         positions = spread_positions(self.num_rows, count, seed)
         columns = self._columns()
         return self._assemble(
-            cast_sample(columns, [np.asarray(self._leaves[c.name][positions]) for c in columns])
+            cast_sample(columns, [np.asarray(self._leaves[c.key][positions]) for c in columns])
         )
 
     def split(self, partition: Partition, seed: int) -> Blocks:
         columns = self._columns()
-        there = {c: leaf for c in columns if isinstance(leaf := self._leaves[c.name], jax.Array)}
+        there = {c: leaf for c in columns if isinstance(leaf := self._leaves[c.key], jax.Array)}
         here = [c for c in columns if c not in there]
         if not here and not partition.shuffle and partition.stratify is None and partition.weights is None:
             return self._in_place(there, partition)
-        order = [Column(_ROW, np.dtype(np.int32))] if there else []
-        dealing = Dealing(self._read, here + order, tuple(self._leaves), self.num_rows, partition, seed)
+        order = [Column("row number", np.dtype(np.int32), own_key=_ROW)] if there else []
+        dealing = Dealing(self._read, here + order, self._by_name(), self.num_rows, partition, seed)
         sink = MemorySink(dealing.columns, self.num_rows)
         dealing.run(sink)
         dealt = sink.on_device()
         weights = dealt.pop() if dealing.has_weights else None
         arrays = _dealt_on_device(there, dealt.pop()) if there else {}
-        arrays |= zip((c.name for c in here), dealt, strict=True)
+        arrays |= zip((c.key for c in here), dealt, strict=True)
         return ArrayBlocks(
-            self._assemble([arrays[c.name] for c in columns]), weights, dealing.sizes, dealing.starts
+            self._assemble([arrays[c.key] for c in columns]), weights, dealing.sizes, dealing.starts
         )
+
+    def _by_name(self) -> dict[str, Hashable]:
+        """The arrays that a name stands for; a column of a table wins over an array inside another column."""
+        inside_first = sorted(self._leaves, key=len, reverse=True)
+        return {leaf_name(path): path for path in inside_first}
 
     def _in_place(self, leaves: Mapping[Column, jax.Array], partition: Partition) -> Blocks:
         """Arrays that are on a device already, in their own order: nothing is copied and no order made."""
@@ -124,8 +139,8 @@ class ArraySource(Source):
 
     @cached_property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        heading = [f"{name} {leaf.dtype} {leaf.shape}" for name, leaf in self._leaves.items()]
-        pieces = (piece[0] for name in self._leaves for piece in self._read([name], 1 << 16))
+        heading = [f"{leaf_name(path)} {leaf.dtype} {leaf.shape}" for path, leaf in self._leaves.items()]
+        pieces = (piece[0] for path in self._leaves for piece in self._read([path], 1 << 16))
         return hash_arrays(f"{jax.tree.structure(self._data)} {heading}", pieces)
 
 
@@ -136,12 +151,12 @@ def _check_on_device(leaves: Mapping[Column, jax.Array]) -> None:
     raise_faults(tallies)
 
 
-def _dealt_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> dict[str, jax.Array]:
+def _dealt_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> dict[Hashable, jax.Array]:
     """Arrays that are on a device already, checked and put into the order of the shards there."""
     _check_on_device(leaves)
     in_order = bool((order[1:] > order[:-1]).all())
     return {
-        column.name: (leaf if in_order else leaf.at[order].get(mode="promise_in_bounds")).astype(column.dtype)
+        column.key: (leaf if in_order else leaf.at[order].get(mode="promise_in_bounds")).astype(column.dtype)
         for column, leaf in leaves.items()
     }
 
@@ -164,11 +179,11 @@ def _array(name: str, leaf: Any) -> np.ndarray | jax.Array:
     return array
 
 
-def _common_length(leaves: Mapping[str, np.ndarray | jax.Array]) -> int:
+def _common_length(leaves: Mapping[Place, np.ndarray | jax.Array]) -> int:
     if not leaves:
         raise DataError("The data holds no arrays; give at least one with one entry per row.")
-    lengths = {name: leaf.shape[0] for name, leaf in leaves.items()}
-    (first, length), *others = lengths.items()
+    lengths = [(leaf_name(path), leaf.shape[0]) for path, leaf in leaves.items()]
+    (first, length), *others = lengths
     for name, other in others:
         if other != length:
             raise DataError(

@@ -71,9 +71,17 @@ def as_arrow(array: np.ndarray) -> pa.Array:
     FixedSizeListType(fixed_size_list<item: double>[2])
     """
     if array.ndim == 1:
-        return pa.array(array)
+        return pa.array(array.tolist() if _holds_nul(array) else array)
     inner = as_arrow(array.reshape(-1, *array.shape[2:]))
     return pa.FixedSizeListArray.from_arrays(inner, array.shape[1])
+
+
+def _holds_nul(array: np.ndarray) -> bool:
+    """Whether a text goes on after a NUL, where Arrow would cut it off: levels might become alike."""
+    if array.dtype.kind != "U" or not array.size or array.dtype.itemsize == 0:
+        return False
+    codes = np.ascontiguousarray(array).view(np.uint32).reshape(len(array), -1)
+    return bool(((codes[:, :-1] == 0) & (codes[:, 1:] != 0)).any())
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

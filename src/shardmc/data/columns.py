@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,15 +66,40 @@ def leaf_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path)
 
 
+def refuse_repeated(names: Sequence[str]) -> None:
+    """Refuse names that stand for two columns each: 1 and "1" in pandas, or arrays inside others."""
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise DataError(f"Column names must differ, but {count} columns are called {name!r}; rename them.")
+
+
+@dataclass(frozen=True)
+class Own:
+    """The key of a column that is not the user's: row numbers, weights given as an array, what a formula computes.
+
+    A user's column is read by its name, which is text, or by its place in a tree of arrays. An `Own` equals neither,
+    so that no name a user may choose can stand for one of these columns.
+    """
+
+    what: str
+    number: int = 0
+
+
 @dataclass(frozen=True)
 class Column:
     """One array of the rows: its name, and its type and shape on the device."""
 
-    name: str
+    name: str  # for messages; columns are told apart by their keys
     dtype: np.dtype
     shape: tuple[int, ...] = ()  # of one row's entry
     from_table: bool = False
     implied: bool = False  # used only because the user named no columns
+    own_key: Hashable = None
+
+    @property
+    def key(self) -> Hashable:
+        """What the column is read by: its name unless it says otherwise."""
+        return self.name if self.own_key is None else self.own_key
 
     @property
     def row_bytes(self) -> int:

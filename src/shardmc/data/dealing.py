@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import jax
 import numpy as np
 
-from shardmc.data.columns import Column, float_type
+from shardmc.data.columns import Column, Own, float_type
 from shardmc.data.dealer import Dealer, shard_sizes, shard_starts
 from shardmc.data.faults import Tally, raise_faults
 from shardmc.data.source import Partition
@@ -20,13 +20,13 @@ from shardmc.errors import DataError, OptionError, unknown
 PIECE_BYTES = 1 << 24
 """Rows are read in pieces of about this size, so that temporary arrays stay small whatever the number of rows."""
 
-Read = Callable[[Sequence[str], int], Iterator[list[np.ndarray]]]
-"""read(names, count): the named columns' entries, `count` rows at a time, in the order of the rows."""
+Read = Callable[[Sequence[Hashable], int], Iterator[list[np.ndarray]]]
+"""read(keys, count): the entries of the columns with these keys, `count` rows at a time, in the order of the rows."""
 
 _FEW = 32  # rows a shard; below, one scattered write is cheaper than a copy per shard
 _MOST_ROWS = 1 << 31  # JAX counts them with 32 bits
 
-_WEIGHTS, _STRATA = "row weights", "strata of rows"  # names under which arrays of the partition are read
+_WEIGHTS, _STRATA = Own("weights"), Own("strata")  # keys of arrays that come with the partition
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,16 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 @final
 class Dealing:
-    """A partition worked out for a source: the columns to write, weights last, and how to read them."""
+    """A partition worked out for a source: the columns to write, weights last, and how to read them.
+
+    `names` has the key of every column that the user may name for weights or strata.
+    """
 
     def __init__(
         self,
         read: Read,
         columns: Sequence[Column],
-        names: Sequence[str],
+        names: Mapping[str, Hashable],
         num_rows: int,
         partition: Partition,
         seed: int,
@@ -104,38 +107,38 @@ class Dealing:
         self.starts = shard_starts(self.sizes)
         self.columns = list(columns)
         self._num_rows = num_rows
-        arrays: dict[str, np.ndarray] = {}
-        self._strata_name = _resolve("stratify", partition.stratify, _STRATA, names, arrays, num_rows)
-        self._weights_name = _resolve("weights", partition.weights, _WEIGHTS, names, arrays, num_rows)
+        arrays: dict[Hashable, np.ndarray] = {}
+        self._strata_key = _resolve("stratify", partition.stratify, _STRATA, names, arrays, num_rows)
+        weights = _resolve("weights", partition.weights, _WEIGHTS, names, arrays, num_rows)
+        self.has_weights = weights is not None
         self._read = reading_beside(read, arrays)
-        if self._weights_name is not None:
-            self.columns.append(Column(self._weights_name, float_type()))
+        if weights is not None:
+            label = partition.weights if isinstance(partition.weights, str) else "row weights"
+            self.columns.append(Column(label, float_type(), own_key=weights))
         row_bytes = sum(column.row_bytes for column in self.columns)
         self._at_once = max(1, min(PIECE_BYTES // max(row_bytes, 1), 1 << 20))
-        strata = self._find_strata()
+        strata = self._find_strata(partition.stratify)
         counts = np.array([num_rows]) if strata is None else strata.counts
         self._strata = strata
         self._dealer = Dealer(self.sizes, counts, seed if partition.shuffle else None)
 
-    @property
-    def has_weights(self) -> bool:
-        return self._weights_name is not None
-
-    def _find_strata(self) -> Strata | None:
-        name = self._strata_name
-        if name is None:
+    def _find_strata(self, given: Any) -> Strata | None:
+        key = self._strata_key
+        if key is None:
             return None
-        return find_strata(name, lambda: (p[0] for p in self._read([name], self._at_once)), self._num_rows)
+        what = f"stratify column {given!r}" if isinstance(given, str) else "stratify"
+        return find_strata(what, lambda: (p[0] for p in self._read([key], self._at_once)), self._num_rows)
 
     def run(self, sink: Sink) -> None:
         """Read all rows once and write them to the sink; rows keep their own order within a shard."""
         targets = self.starts.copy()
-        names = [column.name for column in self.columns] + ([self._strata_name] if self._strata_name else [])
+        keys = [column.key for column in self.columns]
+        keys += [] if self._strata_key is None else [self._strata_key]
         tallies = [Tally(column) for column in self.columns]
         total_weight = 0.0
         rows = 0
-        for piece in self._read(names, self._at_once):
-            rows += self._count(piece, names, rows)
+        for piece in self._read(keys, self._at_once):
+            rows += self._count(piece, rows)
             codes = None if self._strata is None else self._strata.codes(piece[-1])
             hand = _hand(self._dealer.deal(codes, len(piece[0])), targets)
             for number, tally in enumerate(tallies):
@@ -149,13 +152,13 @@ class Dealing:
         if self.has_weights and total_weight == 0:
             raise DataError("All row weights are zero; at least one row has to count.")
 
-    def _count(self, piece: Sequence[np.ndarray], names: Sequence[str], before: int) -> int:
+    def _count(self, piece: Sequence[np.ndarray], before: int) -> int:
         """The rows of a piece: as many in every column, and no more than were announced."""
         count = len(piece[0])
-        for name, entries in zip(names, piece, strict=True):
+        for column, entries in zip(self.columns, piece, strict=False):  # strata may come after them
             if len(entries) != count:
                 raise DataError(
-                    f"Column {name!r} has {len(entries)} entries for {count} rows; one each is needed."
+                    f"Column {column.name!r} has {len(entries)} entries for {count} rows; one each is needed."
                 )
         if before + count > self._num_rows:
             raise self._changed(before + count)
@@ -176,15 +179,20 @@ def _hand(shards: np.ndarray, targets: np.ndarray) -> Hand:
 
 
 def _resolve(
-    option: str, given: Any, alias: str, names: Sequence[str], arrays: dict[str, np.ndarray], num_rows: int
-) -> str | None:
-    """The name under which weights or strata are read: a column's, or an alias for an array that was given."""
+    option: str,
+    given: Any,
+    own: Own,
+    names: Mapping[str, Hashable],
+    arrays: dict[Hashable, np.ndarray],
+    num_rows: int,
+) -> Hashable:
+    """The key by which weights or strata are read: a column's, or our own for an array that was given."""
     if given is None:
         return None
     if isinstance(given, str):
         if given not in names:
             raise unknown(f"{option} column", given, names)
-        return given
+        return names[given]
     array = np.asarray(given)
     if array.shape != (num_rows,):
         raise OptionError(
@@ -193,8 +201,8 @@ def _resolve(
         )
     if option == "weights" and array.dtype.kind not in "fiub":
         raise OptionError(f"weights holds {array.dtype} entries; numbers are needed.")
-    arrays[alias] = array
-    return alias
+    arrays[own] = array
+    return own
 
 
 def _sum_of_weights(weights: np.ndarray) -> float:
@@ -203,21 +211,21 @@ def _sum_of_weights(weights: np.ndarray) -> float:
     return float(np.nansum(weights))
 
 
-def reading_beside(read: Read, arrays: Mapping[str, np.ndarray]) -> Read:
+def reading_beside(read: Read, arrays: Mapping[Hashable, np.ndarray]) -> Read:
     """The same reader with arrays, one entry per row, as further columns."""
 
-    def read_both(names: Sequence[str], count: int) -> Iterator[list[np.ndarray]]:
-        inside = [name for name in names if name not in arrays]
+    def read_both(keys: Sequence[Hashable], count: int) -> Iterator[list[np.ndarray]]:
+        inside = [key for key in keys if key not in arrays]
         if not inside:
-            length = len(arrays[names[0]])
+            length = len(arrays[keys[0]])
             for start in range(0, length, count):
-                yield [arrays[name][start : start + count] for name in names]
+                yield [arrays[key][start : start + count] for key in keys]
             return
         start = 0
         for piece in read(inside, count):
             stop = start + len(piece[0])
             found = iter(piece)
-            yield [arrays[name][start:stop] if name in arrays else next(found) for name in names]
+            yield [arrays[key][start:stop] if key in arrays else next(found) for key in keys]
             start = stop
 
     return read_both

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data.arrow import as_numpy, is_number_type
+from shardmc.data.columns import refuse_repeated
 from shardmc.data.fingerprint import hash_arrays
 from shardmc.data.reader import TableReader, spread_positions
 from shardmc.errors import DataError
@@ -29,6 +30,7 @@ class FrameReader(TableReader):
         if self.num_rows == 0:
             raise DataError("The table is empty: it has no rows.")
         # pandas names columns by anything; all others, and formulas, by text.
+        refuse_repeated([str(name) for name in frame.columns])
         self._frame = frame.rename({name: str(name) for name in frame.columns if not isinstance(name, str)})
         self.types = {name: self._type(name) for name in self._frame.columns}
 

@@ -27,13 +27,16 @@ class Strata:
         return np.searchsorted(self.points, _plain(values), side="right" if self.binned else "left")
 
 
-def find_strata(name: str, pieces: Callable[[], Iterator[np.ndarray]], num_rows: int) -> Strata:
-    """Strata of a column that is read piece by piece: once, or twice where its values have to be binned."""
+def find_strata(what: str, pieces: Callable[[], Iterator[np.ndarray]], num_rows: int) -> Strata:
+    """Strata of a column that is read piece by piece: once, or twice where its values have to be binned.
+
+    `what` is how messages call it.
+    """
     points, counts = np.zeros(0), np.zeros(0, dtype=np.int64)
     sample: list[np.ndarray] = []
     row, stride = 0, max(1, num_rows // _SAMPLE)
     for piece in pieces():
-        values = _checked(name, piece)
+        values = _checked(what, piece)
         sample.append(values[-row % stride :: stride])
         row += len(values)
         if len(points) <= _MOST_LEVELS:
@@ -42,8 +45,7 @@ def find_strata(name: str, pieces: Callable[[], Iterator[np.ndarray]], num_rows:
         return Strata(points, False, counts)
     if points.dtype.kind not in "fiu":
         raise DataError(
-            f"stratify column {name!r} has more than {_MOST_LEVELS} different values; group them, or take "
-            "another column."
+            f"{what} has more than {_MOST_LEVELS} different values; group them, or take another column."
         )
     edges = np.unique(np.quantile(np.concatenate(sample), np.arange(1, _BINS) / _BINS))
     bins = Strata(edges, True, np.zeros(len(edges) + 1, dtype=np.int64))
@@ -57,15 +59,11 @@ def _plain(values: np.ndarray) -> np.ndarray:
     return values.astype(str) if values.dtype.kind == "O" else values
 
 
-def _checked(name: str, piece: np.ndarray) -> np.ndarray:
+def _checked(what: str, piece: np.ndarray) -> np.ndarray:
     if piece.ndim != 1:
-        raise DataError(
-            f"stratify column {name!r} has shape {piece.shape[1:]} per row; one value per row is needed."
-        )
+        raise DataError(f"{what} has shape {piece.shape[1:]} per row; one value per row is needed.")
     if piece.dtype.kind == "f" and np.isnan(piece).any():
-        raise DataError(
-            f"stratify column {name!r} has missing values; fill them in with a value of their own."
-        )
+        raise DataError(f"{what} has missing values; fill them in with a value of their own.")
     return _plain(piece)
 
 

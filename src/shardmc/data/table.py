@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardmc.data.arrow import as_column, as_numpy, is_number_type
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.columns import Column, device_type, leaf_name
+from shardmc.data.columns import Column, Own, device_type, leaf_name
 from shardmc.data.complete import CompleteReader
 from shardmc.data.dealing import Dealing, MemorySink
 from shardmc.data.faults import cast_sample
@@ -86,12 +86,13 @@ class TableSource(Source):
     def sample(self, count: int, seed: int) -> Rows:
         columns, structure = self._layout()
         found = self._reader.sample(self._names, count, seed)
-        entries = self._entries(found, [column.name for column in columns])
+        entries = self._entries(found, [column.key for column in columns])
         return jax.tree.unflatten(structure, cast_sample(columns, entries))
 
     def split(self, partition: Partition, seed: int) -> Blocks:
         columns, structure = self._layout()
-        dealing = Dealing(self._read, columns, self.column_names, self.num_rows, partition, seed)
+        names = dict(zip(self.column_names, self.column_names, strict=True))
+        dealing = Dealing(self._read, columns, names, self.num_rows, partition, seed)
         needed = self.num_rows * sum(column.row_bytes for column in dealing.columns)
         if not self._reader.in_memory and needed > self._limits.memory:
             return self._stream(dealing, structure, partition, seed)
@@ -123,22 +124,30 @@ class TableSource(Source):
         paths, structure = jax.tree_util.tree_flatten_with_path(rows)
         named = [(f"{leaf_name(path)} (computed)", np.asarray(leaf)) for path, leaf in paths]
         return [
-            Column(name, device_type(name, a.dtype), a.shape[1:], from_table=True) for name, a in named
+            Column(
+                name,
+                device_type(name, a.dtype),
+                a.shape[1:],
+                from_table=True,
+                own_key=Own("computed", number),
+            )
+            for number, (name, a) in enumerate(named)
         ], structure
 
-    def _read(self, names: Sequence[str], count: int) -> Iterator[list[np.ndarray]]:
-        raw = [name for name in names if name in self._reader.types]
-        needed = raw if len(raw) == len(names) else [*self._names, *raw]
+    def _read(self, keys: Sequence[Hashable], count: int) -> Iterator[list[np.ndarray]]:
+        raw = [key for key in keys if isinstance(key, str)]
+        needed = raw if len(raw) == len(keys) else [*self._names, *raw]
         for piece in self._reader.pieces(list(dict.fromkeys(needed)), count):
-            yield self._entries(piece, names)
+            yield self._entries(piece, keys)
 
-    def _entries(self, piece: pa.Table, names: Sequence[str]) -> list[np.ndarray]:
-        computed: Iterator[Any] = iter(())
-        if self._transform is not None and not set(names) <= self._reader.types.keys():
-            computed = iter(jax.tree.leaves(self._transform(piece.select(list(self._names)))))
+    def _entries(self, piece: pa.Table, keys: Sequence[Hashable]) -> list[np.ndarray]:
+        """The table's own columns, whose keys are their names, and what the transformation makes, by number."""
+        computed: list[Any] = []
+        if self._transform is not None and any(isinstance(key, Own) for key in keys):
+            computed = jax.tree.leaves(self._transform(piece.select(list(self._names))))
         return [
-            as_numpy(piece.column(name)) if name in self._reader.types else np.asarray(next(computed))
-            for name in names
+            np.asarray(computed[key.number]) if isinstance(key, Own) else as_numpy(piece.column(str(key)))
+            for key in keys
         ]
 
     @property

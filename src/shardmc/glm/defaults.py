@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardmc.errors import OptionError, unknown
+from shardmc.glm.design import COEFFICIENTS
 from shardmc.glm.families import Family, Seen
 from shardmc.glm.prior import Prior, rounded
-
-COEFFICIENTS = "coefficients"
-"""The key under which one prior is given for all coefficients."""
 
 
 def choose_priors(
@@ -64,7 +62,7 @@ def choose_priors(
     groups: dict[str, Sequence[str]] = {COEFFICIENTS: names, **terms}
     for key, text in sorted((given or {}).items(), key=lambda pair: _reach(pair[0], groups)):
         chosen = Prior.parse(text)
-        members = groups[key] if key in groups and key not in priors else [key.replace("/", "÷")]
+        members = groups[key] if key in groups and key not in priors else [key]
         for name in members:
             if name not in priors:
                 raise unknown("parameter in priors", key, [*priors, *groups])

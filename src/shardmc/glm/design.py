@@ -18,10 +18,15 @@ from shardmc.glm.families import Family, Ordinal, family_from_dict
 from shardmc.glm.prior import Prior
 from shardmc.glm.raw import Frame, Kind, as_frame
 from shardmc.glm.roles import Roles
+from shardmc.names import quoted_where_taken
 
 LAYOUT = 1
 KEY = "glm"
 """Where the design is in a posterior's plan."""
+COEFFICIENTS = "coefficients"
+"""The parameter that holds all coefficients, and the key under which one prior is given for all."""
+CENTERED = "_centered"
+"""Ending of the location's name where it is that of a row with shifted columns at zero."""
 
 
 @final
@@ -81,9 +86,16 @@ class Design:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Coefficients, named after the columns of the design matrix."""
-        # A slash would be a path where results are kept.
-        return tuple(name.replace("/", "÷") for name in self.encoder.names)
+        """Coefficients, named after the columns of the design matrix; in backticks where the model has that name."""
+        return quoted_where_taken(self.encoder.names, self._own_names())
+
+    def _own_names(self) -> set[str]:
+        """Names that the model's other parameters and their entries have, whether or not they are there."""
+        location = self.family.location
+        sampled = (location, location + CENTERED)
+        entries = range(len(self.response_levels or ()))
+        cutpoints = {f"{name}[{k}]" for name in sampled for k in entries}
+        return {*sampled, *self.family.auxiliaries, COEFFICIENTS, *cutpoints}
 
     @property
     def response_levels(self) -> tuple[Any, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -14,10 +15,9 @@ from formulaic.errors import DataMismatchWarning, FormulaicError
 from formulaic.parser.types import Factor
 
 from shardmc.errors import DataError, ModelError
-from shardmc.glm.formula import Formula
+from shardmc.glm.formula import Formula, is_intercept
 from shardmc.glm.raw import Frame, Kind, Level, refuse_level
-
-_INTERCEPT = "Intercept"
+from shardmc.names import quoted_where_taken
 
 
 @final
@@ -68,12 +68,14 @@ class Encoder:
         known = {
             key: _scaled(state, num_rows, _length(sample)) for key, state in spec.transform_state.items()
         }
-        names = tuple(str(name) for name in spec.column_names if name != _INTERCEPT)
-        encoder = Encoder(formula, kinds, levels, categories, known, names)
-        repeated = {name for name in names if names.count(name) > 1}
+        _refuse_levels_like_terms(spec, {**levels, **categories})
+        names = _names(spec)
+        repeated = {name for name, count in Counter(names).items() if count > 1}
         if repeated:
-            raise ModelError(f"The formula has two columns named {min(repeated)!r}; write each term once.")
-        return encoder
+            raise ModelError(
+                f"Two columns of the formula would both be called {min(repeated)!r}; rename a column or a level."
+            )
+        return Encoder(formula, kinds, levels, categories, known, names)
 
     def matrix(self, frame: Frame) -> np.ndarray:
         """The design matrix (row, column) in float64, without the intercept."""
@@ -83,13 +85,14 @@ class Encoder:
         spec = self._specs[0] if self._specs else self._new_spec()
         matrix, spec = self._materialize(spec, frame)
         if not self._specs:
-            found = tuple(str(name) for name in spec.column_names if name != _INTERCEPT)
+            found = _names(spec)
             if found != self.names:
                 raise ModelError(
                     f"The formula now makes the columns {', '.join(found)}, but the model has {', '.join(self.names)}."
                 )
             self._specs.append(spec)
-        return matrix[:, 1:] if spec.column_names[0] == _INTERCEPT else matrix
+        constant = [is_intercept(part.term) for part in spec.structure or () for _ in part.columns]
+        return matrix[:, ~np.array(constant)] if any(constant) else matrix
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, numbers and texts, as JSON can hold them."""
@@ -149,6 +152,37 @@ class Encoder:
             new = ~values.isin(list(known))
             if new.any():
                 refuse_level(name, values[new].tolist(), known)
+
+
+def _names(spec: ModelSpec) -> tuple[str, ...]:
+    """Names of the columns without the intercept; a column of the table is quoted where another term has its name."""
+    parts = [part for part in spec.structure or () if not is_intercept(part.term)]
+    others = [str(name) for part in parts if not _is_column(part) for name in part.columns]
+    names: list[str] = []
+    for part in parts:
+        found = [str(name) for name in part.columns]
+        names += quoted_where_taken(found, others) if _is_column(part) else found
+    return tuple(names)
+
+
+def _is_column(part: Any) -> bool:
+    """Whether a term is a column of numbers as it is."""
+    factors = part.term.factors
+    return (
+        len(factors) == 1 and factors[0].eval_method.value == "lookup" and part.columns == [factors[0].expr]
+    )
+
+
+def _refuse_levels_like_terms(spec: ModelSpec, levels: Mapping[str, Sequence[Level]]) -> None:
+    """Levels from which interactions would get names that are not theirs alone: formulaic would drop a column."""
+    products = any(len(term.factors) > 1 for term in spec.formula)
+    for name, found in levels.items() if products else ():
+        bad = [level for level in found if "]:" in str(level)]
+        if bad:
+            raise ModelError(
+                f"The level {bad[0]!r} of {name!r} reads like a product of terms, and the formula has products: rename "
+                "the level."
+            )
 
 
 def _length(frame: Frame) -> int:

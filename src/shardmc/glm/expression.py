@@ -7,6 +7,8 @@ a rank of a piece is not that of the table), and only by name: a formula read fr
 from __future__ import annotations
 
 import ast
+import keyword
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,6 +50,7 @@ _NODES = (
     ast.cmpop,
 )
 _LARGEST_POWER = 64
+_QUOTED = re.compile("`([^`]+)`")
 
 
 @final
@@ -65,6 +68,10 @@ class Expression:
     """The levels that C(..., levels=[...]) lists."""
     aliases: tuple[tuple[str, str], ...] = ()
     """Python's name -> column, for columns quoted in backticks."""
+    functions: frozenset[str] = frozenset()
+    """What it calls: C, np, log, ..."""
+    column: str | None = None
+    """The column that the whole expression is, where it is a quoted one; its name may be anything."""
 
     @property
     def category_column(self) -> str | None:
@@ -74,6 +81,8 @@ class Expression:
 
     def values(self, frame: Mapping[str, Any], part: str | None = None) -> np.ndarray:
         """Values on some rows, (row,), of the expression or of what a transform or category in it is applied to."""
+        if self.column is not None and part is None:
+            return np.asarray(frame[self.column])
         renamed = {new: frame[old] for new, old in self.aliases}
         return evaluate(self.text if part is None else part, {**frame, **renamed})
 
@@ -90,6 +99,10 @@ def parse_expression(text: str) -> Expression:
     Traceback (most recent call last):
     shardmc.errors.ModelError: 'x.mean' in 'x - x.mean()' is not allowed: ...
     """
+    whole = _QUOTED.fullmatch(text)
+    if whole:
+        return Expression(text, (whole[1],), (), column=whole[1])
+    refuse_words_of_python(text)
     aliases: dict[str, str] = {}
     try:
         tree = ast.parse(sanitize_variable_names(text, {}, aliases), mode="eval")
@@ -110,7 +123,27 @@ def parse_expression(text: str) -> Expression:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and _called(node) in TRANSFORMS
     )
-    return Expression(text, columns, numeric, transforms, category, levels, tuple(aliases.items()))
+    called = frozenset(node.id for node in _functions(tree) if isinstance(node, ast.Name))
+    return Expression(text, columns, numeric, transforms, category, levels, tuple(aliases.items()), called)
+
+
+def quoted(name: str) -> str:
+    """A column's name as it stands in an expression: in backticks where Python would read something else.
+
+    >>> quoted("age"), quoted("a/b"), quoted("class")
+    ('age', '`a/b`', '`class`')
+    """
+    return name if name.isidentifier() and not keyword.iskeyword(name) else f"`{name}`"
+
+
+def refuse_words_of_python(text: str) -> None:
+    """Refuse quoted names that are words of Python, which can be looked up in a table but not be calculated with."""
+    for name in _QUOTED.findall(text):
+        if keyword.iskeyword(name):
+            raise ModelError(
+                f"{text!r} calculates with the column {name!r}, whose name is a word of Python: such a column can only "
+                "stand by itself; rename it."
+            )
 
 
 def evaluate(text: str, frame: Mapping[str, Any]) -> np.ndarray:
@@ -224,22 +257,31 @@ def _called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
+def _functions(tree: ast.Expression) -> Iterator[ast.expr]:
+    """Names that stand for functions, modules and, as options of C(...), contrasts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield node.func
+            if _called(node) == "C":
+                options = (*node.args[1:], *(k.value for k in node.keywords))
+                yield from (n for n in options if isinstance(n, ast.Name) and n.id in _CONTRASTS)
+        elif isinstance(node, ast.Attribute):
+            yield node.value
+
+
 def _columns(tree: ast.Expression) -> Iterator[tuple[str, bool]]:
     """Names of columns, and whether each must hold numbers where it stands."""
-    functions: set[int] = set()
+    functions = {id(node) for node in _functions(tree)}
     free: set[int] = set()  # names that may be text: compared with something, or levels of a category
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            functions.add(id(node.func))
             free |= {id(n) for n in node.args[:1]} if _called(node) in ("C", "I") else set()
-        elif isinstance(node, ast.Attribute):
-            functions.add(id(node.value))
         elif isinstance(node, ast.Compare):
             free |= {id(n) for n in (node.left, *node.comparators)}
     if isinstance(tree.body, ast.Name):
         free.add(id(tree.body))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and id(node) not in functions and node.id not in _CONTRASTS:
+        if isinstance(node, ast.Name) and id(node) not in functions:
             yield node.id, id(node) not in free
 
 

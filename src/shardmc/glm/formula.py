@@ -13,9 +13,16 @@ from formulaic import SimpleFormula
 from formulaic.errors import FormulaicError
 
 from shardmc.errors import ModelError
-from shardmc.glm.expression import Expression, check_columns, parse_expression
+from shardmc.glm.expression import (
+    Expression,
+    check_columns,
+    parse_expression,
+    quoted,
+    refuse_words_of_python,
+)
 
 _LONGEST = 100_000  # characters of a formula
+_ONE = "A column called '1' cannot be told from the intercept in a formula: rename it, for example to 'x1'."
 
 
 @final
@@ -46,9 +53,21 @@ class Formula:
         _ = formula.response, formula.expressions  # what is not allowed is refused here
         return formula
 
+    def refuse_functions(self, columns: Sequence[str]) -> None:
+        """Refuse columns that have the name of a function which the formula calls: only one of them can be meant."""
+        called = {f for e in (self.response, *self.expressions.values()) for f in e.functions}
+        for name in columns:
+            if name in called:
+                raise ModelError(
+                    f"The formula calls {name!r} and reads a column of that name, which cannot be told apart: rename "
+                    "the column."
+                )
+
     @cached_property
     def _sides(self) -> tuple[SimpleFormula, SimpleFormula]:
         parsed = _parse(self.text)
+        if "`1`" in self.text:
+            raise ModelError(_ONE)
         left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", None)
         if left is None or right is None:
             raise ModelError(
@@ -78,7 +97,7 @@ class Formula:
 
     @property
     def has_intercept(self) -> bool:
-        return any(str(term) == "1" for term in self.predictors)
+        return any(is_intercept(term) for term in self.predictors)
 
     @cached_property
     def expressions(self) -> Mapping[str, Expression]:
@@ -99,6 +118,11 @@ class Formula:
             check_columns(expression, available)
 
 
+def is_intercept(term: Any) -> bool:
+    """Whether a term is the constant 1, and not a column of any name."""
+    return all(factor.eval_method.value == "literal" for factor in term.factors)
+
+
 def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise ModelError(
@@ -108,15 +132,14 @@ def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
     try:
         return ParsedFormula.from_spec(text, context=context)
     except (FormulaicError, SyntaxError, ValueError, RecursionError) as error:
+        refuse_words_of_python(text)
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ModelError(f"The formula {text!r} is not understood: {reason}.") from None
 
 
 def _source(factor: Any) -> str:
     """A factor as an expression: a column that is looked up is quoted, so that any name will do."""
-    if factor.eval_method.value == "lookup" and not factor.expr.isidentifier():
-        return f"`{factor.expr}`"
-    return factor.expr
+    return quoted(factor.expr) if factor.eval_method.value == "lookup" else factor.expr
 
 
 def _expanded(text: str, columns: Sequence[str], taken: Sequence[str]) -> str:
@@ -125,6 +148,13 @@ def _expanded(text: str, columns: Sequence[str], taken: Sequence[str]) -> str:
     if not tilde or not re.search(r"(?<![\w.])\.(?![\w.])", right):
         return text
     free = [name for name in columns if name not in taken]
+    for name in free:
+        if name == "1":
+            raise ModelError(_ONE)
+        if not name or "`" in name:
+            raise ModelError(
+                f"A formula cannot name the column {name!r}, which `.` stands for: rename it, or write the columns out."
+            )
     parsed = _parse(text, {"__formulaic_variables_available__": free})
     if not isinstance(getattr(parsed, "rhs", None), SimpleFormula):
         return text

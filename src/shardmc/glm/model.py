@@ -9,14 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.glm.design import Design
+from shardmc.glm.design import CENTERED, COEFFICIENTS, Design
 from shardmc.glm.families import Bernoulli, Ordinal
 from shardmc.glm.prior import log_density
 from shardmc.model import Model, Parameter
-
-COEFFICIENTS = "coefficients"
-CENTERED = "_centered"
-"""Ending of the location's name where it is that of a row with shifted columns at zero."""
 
 
 def location_name(design: Design) -> str:

@@ -46,6 +46,10 @@ class Predictor:
         design = design_of(posterior)
         chosen = evenly(posterior, draws)
         taken = {name: np.asarray(values)[chosen] for name, values in posterior.draws.items()}
+        # Files of older versions have a ÷ in the place of a slash.
+        taken = {
+            name: taken.pop(name.replace("/", "÷")) for name in design.names if name not in taken
+        } | taken
         coefficients = np.stack([taken[name] for name in design.names] or [np.empty(len(chosen))], axis=1)
         auxiliary = {name: taken[name][:, None] for name in design.family.auxiliaries}
         location = taken[design.family.location] if design.has_location else None
@@ -245,6 +249,12 @@ def _level_summary(
 ) -> dict[str, np.ndarray]:
     columns: dict[str, np.ndarray] = {}
     for number, level in enumerate(levels):
-        summary = summarise(values[..., number], kind, interval)
-        columns |= {level if k == "mean" else f"{level} {k}": v for k, v in summary.items()}
+        for key, value in summarise(values[..., number], kind, interval).items():
+            name = level if key == "mean" else f"{level} {key}"
+            if name in columns:
+                raise OptionError(
+                    f"Two columns of the prediction would be called {name!r}: take kind 'mean' or 'draws', or rename "
+                    "that level."
+                )
+            columns[name] = value
     return columns

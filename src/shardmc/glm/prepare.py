@@ -63,6 +63,7 @@ def prepare(
     for name in used:
         if name not in columns:
             raise unknown("column", name, columns)
+    formula.refuse_functions(used)
     before = source.num_rows
     source = source.drop_missing(used) if drop_missing else source
     kinds, ordered = look(source, used)
@@ -87,7 +88,7 @@ def prepare(
     design = Design(
         encoder, roles, family, kinds, _scaling(looked, seen, family, has_location), {}, source.num_rows
     )
-    _refuse_names(design)
+    _refuse_repeated(design)
     design = replace(
         design,
         priors=choose_priors(
@@ -145,16 +146,18 @@ def _terms(design: Design) -> dict[str, list[str]]:
     """Coefficients of each term that has more than one, or another name than its column."""
     terms: dict[str, list[str]] = {}
     for name in design.names:
+        if name in design.encoder.formula.columns:
+            continue  # the name of a column may look like anything
         # 'C(region)[T.b]' belongs to the term 'C(region)', 'C(a)[T.b]:x' to 'C(a):x'.
         term = ":".join(part.rpartition("[")[0] or part for part in name.split(":"))
         terms.setdefault(term, []).append(name)
     return {term: names for term, names in terms.items() if names != [term]}
 
 
-def _refuse_names(design: Design) -> None:
-    taken = {design.family.location, *design.family.auxiliaries, "coefficients"}
+def _refuse_repeated(design: Design) -> None:
+    """Names that quoting did not make different."""
     for name in design.names:
-        if name in taken:
+        if design.names.count(name) > 1:
             raise DataError(
-                f"Column {name!r} has the name of a parameter of family {design.family.name!r}; rename the column."
+                f"Two columns of the formula would both be called {name!r}; rename one of them in the table."
             )

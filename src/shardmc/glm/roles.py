@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from shardmc.errors import DataError, ModelError, OptionError
-from shardmc.glm.expression import Expression, check_columns, parse_expression
+from shardmc.glm.expression import Expression, check_columns, parse_expression, quoted
 from shardmc.glm.families import Family, Ordinal
 from shardmc.glm.raw import Frame, Kind, refuse_level
 
@@ -67,8 +67,9 @@ class Roles:
     def check_columns(self, kinds: Mapping[str, Kind]) -> None:
         for role, expression in self.beside.items():
             check_columns(expression, kinds)
-            if expression.text in kinds and kinds[expression.text] == "text":
-                raise DataError(f"{role} column {expression.text!r} holds text; numbers are needed.")
+            name = expression.column or expression.text
+            if kinds.get(name) == "text":
+                raise DataError(f"{role} column {name!r} holds text; numbers are needed.")
 
     def response_values(self, frame: Frame, levels: Sequence[Any] | None) -> np.ndarray:
         """The response as numbers; that of an ordinal family as the numbers of its levels."""
@@ -163,7 +164,7 @@ def declared_levels(
         return family.levels
     if response.levels is not None:
         return response.levels
-    name = response.category or response.text
+    name = response.category_column or response.column or response.text
     if kinds.get(name) != "text":
         return None
     if name not in ordered:
@@ -183,7 +184,7 @@ def _expression(role: str, given: Any, columns: Sequence[str] = ()) -> Expressio
             f"{type(given).__name__} was given."
         )
     # The name of a column may be anything, also what looks like arithmetic.
-    expression = parse_expression(f"`{given}`" if given in columns and not given.isidentifier() else given)
+    expression = parse_expression(quoted(given) if given in columns else given)
     if expression.transforms or expression.category is not None:
         raise ModelError(f"{role} {given!r} must be a column or an elementwise expression of columns.")
     return expression

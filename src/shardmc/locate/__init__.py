@@ -2,8 +2,7 @@
 
 from shardmc.locate.gradients import gradients, prepare_gradients
 from shardmc.locate.leverage import KEEP, Influential, influential, leverage, prepare_influential
-from shardmc.locate.near_mode import near_mode
-from shardmc.locate.newton import DECREMENT, locate, newton_steps
+from shardmc.locate.newton import DECREMENT, Start, locate, near_mode, newton_steps
 from shardmc.locate.precision import Choice, asked_precision, choose_precision, precision_of_rows
 from shardmc.locate.shards import locate_shards
 
@@ -12,6 +11,7 @@ __all__ = [
     "KEEP",
     "Choice",
     "Influential",
+    "Start",
     "asked_precision",
     "choose_precision",
     "gradients",

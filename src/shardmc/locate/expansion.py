@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks, Rows
-from shardmc.locate.newton import expanded
+from shardmc.locate.terms import expanded
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
 from shardmc.order import in_order

@@ -1,177 +1,221 @@
-"""The mode and curvature of the posterior of all rows, by a damped Newton method over sums of shards."""
+"""The mode and curvature of the posterior of all rows, by a trust-region Newton method over sums of shards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.batch import Blocks, Rows
+from shardmc.data.batch import Blocks
 from shardmc.errors import ModelError
+from shardmc.locate.improper import FAR, Flat, in_words, prior_lets_go, prove_flat
+from shardmc.locate.terms import Evaluator, Terms
+from shardmc.locate.trust_region import Quadratic
 from shardmc.model import Model
-from shardmc.order import in_order
-from shardmc.target import DeviceFrame, Target
+from shardmc.model.precision import double_precision
 from shardmc.types import Engine, Frame, Mode
 
 DECREMENT = 0.01
 """A mode is found when the Newton decrement, its error in posterior standard deviations, is below this."""
 
-_MAX_STEPS = 60
+_MAX_STEPS = 100
 _START_ROWS = 20_000
 _PART = 32
 _FLAT = 1e-4
-"""Curvature along a direction, relative to what it was one step before, below which nothing holds the parameter."""
+"""Curvature along a direction, relative to what it was one step before, that may be all rounding."""
+_SETTLED = 0.45
+"""The same below which curvature still changes too much for the step to be the last."""
+_ENDLESS = 5
+"""Slow steps in a row after which the summit may be at infinity."""
+_LIMIT = 1e12
+"""No mode is looked for beyond this."""
+_STARTS = (0.0, 0.1, 1.0, 1.0, 3.0)
+"""Distances from the model's own starting point at which the search begins again, where it failed from there."""
+
+OnStep = Callable[[int, float], None]
 
 
-@dataclass(frozen=True)
-class SubposteriorTerms:
-    """Program: value, gradient and curvature of a shard's rescaled log subposterior at a point u of a frame.
+@dataclass
+class Ascent:
+    """A climb to the summit: where it stands, in which coordinates, and how it has gone so far."""
 
-    The value is the gain over the frame's centre. Weighted by the shards' shares they sum to those of all rows.
-    """
+    evaluate: Evaluator
+    shards: Sequence[int] | None
+    frame: Frame
+    local: Quadratic = field(init=False)
+    terms: Terms = field(init=False)
+    whitened: bool = False
+    """Whether the frame's coordinates are those of a curvature; the first ones are the user's."""
+    radius: float = np.inf
+    slow: int = 0
+    """Steps in a row that shortened the way by a constant factor: so it goes where the summit is at infinity."""
+    stalled: int = 0
+    """Steps in a row that did not shorten the way though the curvature no longer changes: what is left is rounding."""
+    flat: int = 0
+    """Steps in a row after which nothing holds some direction."""
+    remaining: float = np.inf
+    """The decrement that one more step would leave, by Newton's quadratic convergence."""
 
-    model: Model
-    rows_together: ClassVar = 1 << 20
-    """Of shards side by side on an accelerator: second derivatives make many numbers of a row."""
-
-    def __call__(
-        self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        return expanded(Target(self.model, rows, weights, frame).log_density, u)
-
-
-@dataclass(frozen=True)
-class _Terms:
-    """Log posterior gain over a frame's centre, gradient and curvature at a point, in the frame's coordinates."""
-
-    gain: float
-    gradient: np.ndarray
-    curvature: np.ndarray
+    def __post_init__(self) -> None:
+        self.double = jnp.result_type(float) == jnp.float64
+        self.terms = self.evaluate(self.frame, np.zeros(self.frame.dim), self.shards)
+        if self.terms.finite:
+            self.local = self._quadratic(self.terms)
 
     @property
     def finite(self) -> bool:
-        return bool(
-            np.isfinite(self.gain) and np.isfinite(self.gradient).all() and np.isfinite(self.curvature).all()
+        return self.terms.finite
+
+    def _quadratic(self, terms: Terms) -> Quadratic:
+        floor = (1e-6, 1e-7)[not self.whitened] if not self.double else 1e-12
+        return Quadratic.of(terms, floor, self.whitened)
+
+    def try_step(self) -> None:
+        """One step, taken if it climbs; otherwise the radius shrinks."""
+        step = self.local.step(self.radius)
+        frame = self.local.frame(self.frame)
+        there = self.evaluate(frame, step.u, self.shards)
+        whitened, self.whitened = self.whitened, True
+        local = self._quadratic(there) if there.finite else None
+        before, near = self.local.decrement, self.local.definite and not step.bounded
+        # Close to the summit rounding may hide the gain: a step that halves the way is taken all the same.
+        noise = 0.05 if near and before < 0.5 else 0.0
+        climbs = there.gain >= 1e-3 * step.predicted - noise
+        if local is not None and near and before < 2.0:
+            climbs |= local.definite and local.decrement < 0.5 * before
+        if local is None or not climbs:
+            self.whitened = whitened
+            self.radius = step.length * _shrinkage(step.predicted, there.gain, self.local.pull @ step.u)
+            return
+        self._adapt_radius(step.length, there.gain / max(step.predicted, 1e-300), step.bounded)
+        if np.isfinite(
+            self.radius
+        ):  # the radius is a distance, and the new coordinates measure it differently
+            self.radius *= local.length_before(step.u) / max(step.length, 1e-300)
+        self.frame, self.terms, self.local = frame.moved(step.u), there, local
+        self._count(before, near)
+
+    def _adapt_radius(self, length: float, ratio: float, bounded: bool) -> None:
+        if not bounded and (ratio > 0.25 or length < 0.5):
+            self.radius = np.inf
+        elif ratio < 0.25:
+            self.radius = 0.5 * length
+        elif ratio > 0.75:
+            self.radius = 2.5 * length
+
+    def _count(self, before: float, near: bool) -> None:
+        decrement, values = self.local.decrement, self.local.values
+        ratio = decrement / max(before, 1e-300)
+        close = near and before < 1.0
+        settled = values[0] > 0.7 and values[-1] < 1.4
+        self.slow = self.slow + 1 if close and 0.4 < ratio < 0.95 and not settled else 0
+        self.stalled = self.stalled + 1 if close and settled and ratio > 0.5 else 0
+        self.flat = self.flat + 1 if np.abs(values).min() < _FLAT and decrement < 1.0 else 0
+        self.remaining = left_after(decrement, before if near else 0.0)
+
+    def arrived(self, tolerance: float) -> bool:
+        """Whether the next step, which needs no evaluation, ends at the mode."""
+        # The first coordinates are the user's: curvature can be trusted only in those of a curvature.
+        if not (self.whitened and self.local.definite and np.isinf(self.radius)):
+            return False
+        if self.local.values[0] < _SETTLED or self.slow >= 2:
+            return False
+        decrement = self.local.decrement
+        quick = decrement < 0.3 and self.remaining < tolerance / 10
+        return decrement < tolerance or quick or (self.stalled >= 2 and decrement < 1.0)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether going on would not help: no step climbs, or the summit is at infinity."""
+        lost = not np.abs(self.frame.center).max() < _LIMIT
+        return lost or self.radius < 1e-8 or self.flat > 5 or self.is_endless
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the rows send the summit to infinity, and in double precision also that the prior lets them."""
+        return self.slow > _ENDLESS and (
+            not self.double or prior_lets_go(self.evaluate.model, self.frame.center, self.way)
         )
 
+    @property
+    def way(self) -> np.ndarray:
+        """The next step, in the user's coordinates."""
+        return self.local.frame(self.frame).basis @ self.local.step(self.radius).u
 
-@dataclass(frozen=True)
-class _Step:
-    """A Newton step in a frame: in which coordinates to look next, and where to go in them."""
+    def mode(self) -> Mode:
+        """The mode that the last step leads to."""
+        end = self.local.frame(self.frame).moved(self.local.step(np.inf).u)
+        decrement = self.local.decrement
+        left = decrement if self.stalled >= 2 else min(decrement, self.remaining)
+        starts = self.evaluate.shard_starts() if self.shards is None else None
+        return Mode(end.center, self.curvature, left, self.evaluate.passes, starts)
 
-    u: np.ndarray
-    basis: np.ndarray
-    decrement: float
-    smallest: float
+    @property
+    def curvature(self) -> np.ndarray:
+        """Minus the Hessian where the climb stands, in the user's coordinates."""
+        inverse = np.linalg.inv(self.frame.basis)
+        curvature = inverse.T @ self.terms.curvature @ inverse
+        return (curvature + curvature.T) / 2
 
-    @staticmethod
-    def of(terms: _Terms, whitened: bool = False) -> _Step:
-        """Newton step with the curvature's negative eigenvalues turned, so that it always climbs.
+    def climb(self, tolerance: float, on_step: OnStep | None = None) -> bool:
+        """Step until the decrement is below the tolerance; whether that was reached."""
+        for count in range(_MAX_STEPS):
+            if not self.finite:
+                return False
+            if on_step is not None:
+                on_step(count, self.local.decrement)
+            if self.arrived(tolerance):
+                return not self.is_flat
+            if self.hopeless:
+                return False
+            self.try_step()
+        return False
 
-        In the coordinates of the last curvature (`whitened`) a direction that has lost all of it keeps its scale:
-        divided by rounding errors the step would go anywhere.
-        """
-        diagonal = np.abs(np.diag(terms.curvature))
-        scale = 1 / np.sqrt(np.where((diagonal > 0) & (not whitened), diagonal, 1.0))
-        values, vectors = np.linalg.eigh(scale[:, None] * terms.curvature * scale)
-        size = np.abs(values)
-        size = np.where(size < _FLAT, 1.0, size) if whitened else np.maximum(size, 1e-7)
-        basis = scale[:, None] * vectors / np.sqrt(size)
-        pull = basis.T @ terms.gradient
-        return _Step(pull, basis, float(np.linalg.norm(pull)), float(values[0]))
+    @property
+    def flattest(self) -> np.ndarray:
+        """The direction that is held least, in the user's coordinates, one standard deviation long."""
+        basis = self.frame.basis @ self.local.basis
+        size = np.abs(self.local.values)
+        if size.min() < _FLAT:
+            return basis[:, int(np.argmin(size))]
+        return basis[:, int(np.argmax(np.max(np.abs(basis) / self.spread[:, None], axis=0)))]
 
-    def frame(self, frame: Frame) -> Frame:
-        """The coordinates to look in next, at the same centre."""
-        return Frame(frame.center, frame.basis @ self.basis)
+    @property
+    def spread(self) -> np.ndarray:
+        """Standard deviation of each parameter given the others, (dim,); infinite where nothing holds it."""
+        diagonal = np.diag(self.curvature)
+        return np.where(diagonal > 0, 1 / np.sqrt(np.abs(diagonal) + (diagonal == 0)), np.inf)
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether only the rounding of the rows holds some direction."""
+        return bool(np.max(np.abs(self.flattest) / self.spread) > FAR)
 
-class _Evaluator:
-    """Sums of the log posterior over shards, for the Newton iteration; counts the passes over the data."""
-
-    def __init__(self, model: Model, blocks: Blocks, engine: Engine) -> None:
-        self.model, self.blocks, self.engine = model, blocks, engine
-        self.passes = 0.0
-        self._last: tuple[Frame, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]
-
-    def __call__(self, frame: Frame, u: np.ndarray, shards: Sequence[int] | None = None) -> _Terms:
-        """Terms at the point u of the frame from all shards, or from some that stand for all."""
-        wanted = range(self.blocks.num_shards) if shards is None else shards
-        shares = self.blocks.shares[list(wanted)]
-        at = np.broadcast_to(u.astype(jnp.result_type(float)), (self.blocks.num_shards, len(u)))
-        results = self.engine.map(
-            SubposteriorTerms(self.model), self.blocks, at, DeviceFrame.of(frame), shards
-        )
-        total = float(shares.sum())
-        self.passes += total
-        gain, gradient, curvature = 0.0, np.zeros(len(u)), np.zeros((len(u), len(u)))
-        self._last = (frame, u, [])
-        for weight, (_, terms) in zip(shares / total, in_order(results, wanted), strict=True):
-            gain += weight * float(terms[0])
-            gradient += weight * terms[1]
-            curvature += weight * terms[2]
-            self._last[2].append(terms[1:])
-        return _Terms(gain, gradient, (curvature + curvature.T) / 2)
-
-    def shard_starts(self) -> np.ndarray:
-        """Where an undamped Newton step from the last point leads every shard, (shard, dim); NaN if it is singular."""
-        frame, u, terms = self._last
-        steps = np.stack([_full_step(*(np.asarray(t, np.float64) for t in each)) for each in terms])
-        return frame.to_theta(u + steps)
-
-
-def _full_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray:
-    try:
-        return np.linalg.solve(curvature, gradient)
-    except np.linalg.LinAlgError:
-        return np.full(len(gradient), np.nan)
-
-
-def expanded(
-    function: Callable[[jax.Array], jax.Array], origin: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Value, gradient and curvature (minus the Hessian) at a point, sharing what they have in common."""
-
-    def slope(u: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        value, gradient = jax.value_and_grad(function)(u)
-        return gradient, (value, gradient)
-
-    hessian, (value, gradient) = jax.jacfwd(slope, has_aux=True)(origin)
-    return value, gradient, -hessian
+    def proof(self) -> Flat | None:
+        """A direction along which the log posterior of all rows is seen not to fall."""
+        if not self.finite:
+            return None
+        if self.double and self.is_endless:
+            return Flat(self.way, rises=True)
+        here = Frame(self.frame.center, np.eye(self.frame.dim))
+        flat = np.abs(self.local.values).min() < _FLAT or self.is_flat
+        for direction in (self.flattest, self.way) if flat else (self.way,):
+            found = prove_flat(
+                lambda move: self.evaluate(here, move).gain, direction, self.spread, here.center
+            )
+            if found is not None:
+                return found
+        return None
 
 
-def locate(
-    model: Model,
-    blocks: Blocks,
-    engine: Engine,
-    *,
-    on_step: Callable[[int, float], None] | None = None,
-) -> Mode:
-    """Mode and curvature of the posterior of all rows, by a damped Newton method.
-
-    Values, gradients and Hessians are float32 sums within shards and float64 sums over them, each taken in the
-    coordinates of the last curvature, where the problem is well conditioned however the columns are scaled. The
-    iteration starts on a sample of the shards, so that few passes over all rows remain.
-
-    Raises
-    ------
-    ModelError
-        If there is no mode: the message names the parameters along which the posterior does not fall.
-    """
-    evaluate = _Evaluator(model, blocks, engine)
-    # Off the starting point by a hair: at a point such as zero a likelihood written with abs or max has a kink.
-    theta = np.asarray(model.initial, dtype=np.float64) + 1e-3 * np.random.default_rng(0).normal(
-        size=model.dim
-    )
-    frame = Frame(theta, np.eye(model.dim))
-    for some in _samples_of_shards(blocks, model.dim):
-        frame, _ = _climb(evaluate, frame, some, model, on_step, tolerance=1.0, may_fail=True)
-    frame, mode = _climb(evaluate, frame, None, model, on_step, tolerance=DECREMENT, may_fail=False)
-    assert mode is not None
-    return mode
+def _shrinkage(predicted: float, gain: float, slope: float) -> float:
+    """By how much to shorten a step that does not climb: to the summit of the parabola through what is known."""
+    if not np.isfinite(gain):
+        return 0.1
+    return float(np.clip(0.5 * slope / max(slope - gain, 1e-300), 0.02, 0.5))
 
 
 def left_after(decrement: float, previous: float) -> float:
@@ -187,14 +231,125 @@ def left_after(decrement: float, previous: float) -> float:
     return 2 * decrement**3 / previous**2 if fast else decrement
 
 
+@dataclass(frozen=True)
+class Start:
+    """A point near the mode from which `locate` goes on, and coordinates in which the posterior is about standard."""
+
+    frame: Frame
+    found: bool
+    """Whether a summit was found there, so that the frame's coordinates are those of the posterior."""
+    passes: float
+    ascent: Ascent | None = field(default=None, repr=False, compare=False)
+    """The climb itself where it went over all rows."""
+
+
+def near_mode(model: Model, blocks: Blocks, engine: Engine, *, on_step: OnStep | None = None) -> Start:
+    """A point near the mode, from a sample of the shards where there are enough of them, otherwise from all rows."""
+    evaluate = Evaluator(model, blocks, engine)
+    frame, found, sampled = Frame(next(_starting_points(model)), np.eye(model.dim)), False, False
+    for some in _samples_of_shards(blocks, model.dim):
+        ascent = Ascent(evaluate, some, frame)
+        sampled, found = True, ascent.climb(1.0, on_step)
+        if not found:
+            ascent = _again(evaluate, some, model, 1.0)
+            if ascent is None:
+                break
+        frame = ascent.local.frame(ascent.frame).moved(ascent.local.step(np.inf).u)
+    if sampled:
+        return Start(frame, found, evaluate.passes)
+    ascent = Ascent(evaluate, None, frame)
+    found = ascent.climb(1.0, on_step)
+    here = ascent.local.frame(ascent.frame) if ascent.finite else frame
+    return Start(here, found, evaluate.passes, ascent)
+
+
+def locate(
+    model: Model,
+    blocks: Blocks,
+    engine: Engine,
+    *,
+    start: Start | None = None,
+    on_step: OnStep | None = None,
+) -> Mode:
+    """Mode and curvature of the posterior of all rows, by a trust-region Newton method.
+
+    Values, gradients and Hessians are sums within shards in the precision of the computation and float64 sums over
+    them, each taken in the coordinates of the last curvature, where the problem is well conditioned however the
+    columns are scaled. The iteration starts on a sample of the shards, so that few passes over all rows remain. Where
+    it fails, it is repeated in double precision, and from other starting points, before the model is refused.
+
+    Parameters
+    ----------
+    start
+        What `near_mode` found; looked for unless given.
+
+    Raises
+    ------
+    ModelError
+        If there is no mode: the message names parameters along which the posterior was seen not to fall. If none was
+        found: the message says so.
+    """
+    start = near_mode(model, blocks, engine, on_step=on_step) if start is None else start
+    ascent, double = start.ascent, jnp.result_type(float) == jnp.float64
+    if ascent is None or ascent.double != double:
+        evaluate = Evaluator(model, blocks, engine)
+        evaluate.passes = start.passes
+        ascent = Ascent(evaluate, None, start.frame)
+    if not ascent.climb(DECREMENT, on_step):
+        ascent = _in_double(ascent, model, start)
+    return ascent.mode()
+
+
 def newton_steps(model: Model, blocks: Blocks, start: np.ndarray, steps: int, engine: Engine) -> np.ndarray:
     """The point reached from `start` by so many plain Newton steps on the posterior of all rows (Remark 1)."""
-    evaluate = _Evaluator(model, blocks, engine)
+    evaluate = Evaluator(model, blocks, engine)
     frame = Frame(np.asarray(start, np.float64), np.eye(model.dim))
     for _ in range(steps):
-        step = _Step.of(evaluate(frame, np.zeros(model.dim)))
-        frame = step.frame(frame).moved(step.u)
+        local = Quadratic.of(evaluate(frame, np.zeros(model.dim)), 1e-7, whitened=False)
+        frame = local.frame(frame).moved(local.pull)
     return frame.center
+
+
+def _in_double(failed: Ascent, model: Model, start: Start) -> Ascent:
+    """The climb again in double precision: from where it ended, and from other points. Refuses what has no mode."""
+    evaluate = failed.evaluate
+    with double_precision():
+        last = failed
+        frames = [failed.frame, start.frame] if failed.finite else []
+        for frame in (*frames, *(Frame(point, np.eye(model.dim)) for point in _starting_points(model))):
+            ascent = Ascent(evaluate, None, frame)
+            if not ascent.finite:
+                continue
+            last = ascent
+            if ascent.climb(DECREMENT):
+                return ascent
+            flat = ascent.proof()
+            if flat is not None:
+                raise ModelError(flat.sentence(model.names))
+    raise ModelError(_not_found(last, model))
+
+
+def _again(evaluate: Evaluator, shards: Sequence[int], model: Model, tolerance: float) -> Ascent | None:
+    """The climb on some shards in double precision, from other points until it succeeds."""
+    with double_precision():
+        for point in _starting_points(model):
+            ascent = Ascent(evaluate, shards, Frame(point, np.eye(model.dim)))
+            if ascent.climb(tolerance):
+                return ascent
+    return None
+
+
+def _starting_points(model: Model) -> Iterator[np.ndarray]:
+    """The model's own starting point, off it by a hair, and points further and further away.
+
+    Exactly there, at a point such as zero, a likelihood written with abs or max has a kink.
+    """
+    rng = np.random.default_rng(0)
+    noise = partial(rng.normal, size=model.dim)
+    initial = np.asarray(model.initial, dtype=np.float64)
+    yield initial + 1e-3 * noise()
+    for distance in _STARTS:
+        yield initial + distance * noise()
 
 
 def _samples_of_shards(blocks: Blocks, dim: int) -> Iterator[range]:
@@ -207,125 +362,17 @@ def _samples_of_shards(blocks: Blocks, dim: int) -> Iterator[range]:
         yield range(blocks.num_shards // _PART)
 
 
-@dataclass
-class _Ascent:
-    """Damped Newton: where it stands, in which coordinates, and how it has gone so far."""
-
-    evaluate: _Evaluator
-    shards: Sequence[int] | None
-    frame: Frame
-    terms: _Terms
-    step: _Step
-    length: float = 1.0
-    slow: int = 0
-    """Steps in a row that shortened the way by a constant factor only: so it goes where the summit is at infinity."""
-    flat: int = 0
-    """Steps in a row after which nothing holds some direction."""
-    remaining: float = np.inf
-    """The decrement that one more step would leave, by Newton's quadratic convergence."""
-
-    def try_step(self) -> None:
-        """One step, taken if it climbs; shortened otherwise."""
-        step, length = self.step, self.length
-        frame, u = step.frame(self.frame), length * step.u
-        there = self.evaluate(frame, u, self.shards)
-        predicted = step.decrement**2 * (length - length**2 / 2)
-        # Within float32 noise of the summit the gain says nothing: a step that small is taken on trust.
-        noise = 0.05 if step.decrement < 0.5 else 0.0
-        if there.finite and there.gain >= 1e-3 * predicted - noise:
-            self.frame, self.terms, self.length = frame.moved(u), there, 1.0
-            self.step = _Step.of(there, whitened=True)
-            ratio = self.step.decrement / max(step.decrement, 1e-300)
-            near = step.decrement < 1.0 and length == 1.0
-            self.slow = self.slow + 1 if near and 0.4 < ratio < 0.95 else 0
-            full = length == 1.0
-            self.remaining = left_after(self.step.decrement, step.decrement if full else 0.0)
-            self.flat = self.flat + 1 if self.step.smallest < _FLAT else 0
-        else:
-            self.length = length / 4
-
-    def arrived(self, tolerance: float) -> bool:
-        """Whether the next step, which needs no evaluation, ends at the mode."""
-        small = self.step.decrement < tolerance or (
-            self.step.decrement < 0.3 and self.remaining < tolerance / 10
+def _not_found(ascent: Ascent, model: Model) -> str:
+    if not ascent.finite:
+        bad = [model.names[k] for k in np.flatnonzero(~np.isfinite(ascent.terms.gradient))] or list(
+            model.names
         )
-        # A step that was just found to lead nowhere is none to be taken on trust.
-        return small and self.length == 1.0 and self.flat == 0 and self.slow < 2
-
-    @property
-    def way(self) -> np.ndarray:
-        """The next step, in the user's coordinates."""
-        return self.step.frame(self.frame).basis @ self.step.u
-
-    @property
-    def hopeless(self) -> bool:
-        return self.length < 1e-6 or (self.flat > 3 and self.step.decrement < 1.0) or self.slow > 5
-
-
-def _climb(
-    evaluate: _Evaluator,
-    frame: Frame,
-    shards: Sequence[int] | None,
-    model: Model,
-    on_step: Callable[[int, float], None] | None,
-    tolerance: float,
-    may_fail: bool,
-) -> tuple[Frame, Mode | None]:
-    """Damped Newton from the frame's centre until the decrement is below the tolerance."""
-    terms = evaluate(frame, np.zeros(model.dim), shards)
-    if not terms.finite:
-        if may_fail:
-            return frame, None
-        raise ModelError(_not_finite(terms, model))
-    ascent = _Ascent(evaluate, shards, frame, terms, _Step.of(terms))
-    for count in range(_MAX_STEPS):
-        if on_step is not None:
-            on_step(count, ascent.step.decrement)
-        # The first coordinates are the user's: curvature can be judged only in those of a curvature.
-        if count > 0 and ascent.arrived(tolerance):
-            step, here = ascent.step, ascent.frame
-            end = step.frame(here).moved(step.u)
-            inverse = np.linalg.inv(here.basis)
-            curvature = inverse.T @ ascent.terms.curvature @ inverse
-            decrement = min(step.decrement, ascent.remaining)
-            starts = evaluate.shard_starts() if shards is None else None
-            return end, Mode(end.center, (curvature + curvature.T) / 2, decrement, evaluate.passes, starts)
-        if ascent.hopeless:
-            break
-        ascent.try_step()
-    if may_fail:
-        return frame, None
-    raise ModelError(_no_mode(ascent, model))
-
-
-def _largest(direction: np.ndarray, names: Sequence[str]) -> str:
-    """The parameters that make up a direction, in words."""
-    weight = np.abs(direction) / np.abs(direction).max()
-    order = [int(k) for k in np.argsort(-weight) if weight[k] > 0.3][:3]
-    named = [repr(names[k]) for k in order]
-    return named[0] if len(named) == 1 else ", ".join(named[:-1]) + " and " + named[-1]
-
-
-def _no_mode(ascent: _Ascent, model: Model) -> str:
-    if ascent.flat == 0 and ascent.slow == 0:
-        moving = _largest(ascent.way, model.names)
         return (
-            f"No mode of the posterior was found in {_MAX_STEPS} Newton steps: the last one still moved {moving}. "
-            "Start nearer to it (`initial` of the model), scale the columns, or choose less entangled parameters."
+            f"The log posterior has no finite gradient at the starting point (for {', '.join(map(repr, bad[:3]))}). "
+            "Scale the columns, or give the model an `initial` point where the likelihood is finite."
         )
-    # The first column of the step's basis is the direction of the smallest curvature.
-    flattest = ascent.frame.basis @ ascent.step.basis[:, 0]
-    direction = flattest if ascent.flat else ascent.way
+    moving = in_words(ascent.way, model.names)
     return (
-        f"The posterior has no mode: it does not fall along {_largest(direction, model.names)}. Neither rows nor prior "
-        "hold that direction (collinear columns, complete separation, or a parameter that no row informs); give it "
-        "a proper prior or leave it out."
-    )
-
-
-def _not_finite(terms: _Terms, model: Model) -> str:
-    bad = [model.names[k] for k in np.flatnonzero(~np.isfinite(terms.gradient))] or list(model.names)
-    return (
-        f"The log posterior has no finite gradient at the starting point (for {', '.join(map(repr, bad[:3]))}). "
-        "Scale the columns, or give the model an `initial` point where the likelihood is finite."
+        f"No mode of the posterior was found in {_MAX_STEPS} Newton steps: the last one still moved {moving}. "
+        "Start nearer to it (`initial` of the model), scale the columns, or choose less entangled parameters."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from shardmc.data.batch import Batch, Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.errors import unknown
-from shardmc.locate.near_mode import near_mode
+from shardmc.locate.newton import Start, near_mode
 from shardmc.model import Model
 from shardmc.model.precision import Precision, double_precision
 from shardmc.target import DeviceFrame
@@ -69,6 +69,8 @@ class Choice:
     reason: str
     noise: Noise | None = None
     """Where it was measured."""
+    start: Start | None = field(default=None, repr=False, compare=False)
+    """The point near the mode at which it was measured, from which `locate` can go on."""
 
     @property
     def name(self) -> str:
@@ -180,21 +182,21 @@ def choose_precision(
     given = _asked(asked)
     if given is not None:
         return given
-    frame = near
-    if frame is None:
+    start = None
+    if near is None:
         compiled = _compile_ahead(model, blocks)
-        frame = near_mode(model, blocks, engine)
+        start = near_mode(model, blocks, engine)
+        near = start.frame
         compiled()
-    if frame is None:
-        return Choice(False, "no point near the mode was found to measure the rounding at")
+        if not start.found:
+            return Choice(True, "no mode was found in single precision", start=start)
     try:
-        noise = measure_noise(model, blocks, frame)
+        noise = measure_noise(model, blocks, near)
     except (TypeError, ValueError) as error:
         # JAX refuses in one precision what it has compiled in the other: see `Captured`.
-        return Choice(
-            False, f"the model cannot be computed in double precision ({str(error).splitlines()[0][:100]})"
-        )
-    return _measured(noise, noise is not None and noise.matters)
+        reason = f"the model cannot be computed in double precision ({str(error).splitlines()[0][:100]})"
+        return Choice(False, reason, start=start)
+    return replace(_measured(noise, noise is not None and noise.matters), start=start)
 
 
 def _asked(asked: str) -> Choice | None:

@@ -13,7 +13,8 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.batch import Blocks, Rows
-from shardmc.locate.newton import DECREMENT, SubposteriorTerms, left_after
+from shardmc.locate.newton import DECREMENT, left_after
+from shardmc.locate.terms import SubposteriorTerms
 from shardmc.model import Model
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Engine, Located, Mode

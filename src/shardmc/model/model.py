@@ -16,6 +16,7 @@ import numpy as np
 from shardmc.errors import ModelError, unknown
 from shardmc.model.captured import Captured
 from shardmc.model.fingerprint import fingerprint
+from shardmc.model.linear_algebra import WithoutLapack
 from shardmc.model.lookup import Lookup
 from shardmc.model.parameter import Parameter, as_parameters
 from shardmc.model.precision import double_precision
@@ -141,7 +142,9 @@ class Model(Recipe):
             params[name], intermediates = parameter.bijection.call_with_intermediates(x)
             log_jacobian = parameter.bijection.log_abs_det_jacobian(x, params[name], intermediates)
             total = total + jnp.sum(log_jacobian)
-        return total if self.log_prior_function is None else total + self._log_prior(params)
+        if self.log_prior_function is None:
+            return total
+        return total + self._log_prior(params)
 
     # One theta between the unconstrained and the natural scale, traceable by JAX.
 
@@ -273,12 +276,12 @@ class Model(Recipe):
 
     @cached_property
     def _log_likelihood(self) -> Captured:
-        return Captured(self.log_likelihood_function)
+        return Captured(WithoutLapack(self.log_likelihood_function))
 
     @cached_property
     def _log_prior(self) -> Captured:
         assert self.log_prior_function is not None
-        return Captured(self.log_prior_function)
+        return Captured(WithoutLapack(self.log_prior_function))
 
     @cached_property
     def _derived(self) -> Captured:

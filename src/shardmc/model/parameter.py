@@ -13,6 +13,7 @@ import numpy as np
 
 from shardmc.errors import ModelError, unknown
 from shardmc.model.free import FreeEntries
+from shardmc.names import clash
 
 SUPPORTS: dict[str, tuple[str, int]] = {
     "real": ("real", 0),
@@ -140,7 +141,22 @@ def as_parameters(given: Mapping[str, Any]) -> dict[str, Parameter]:
         )
     if not given:
         raise ModelError("The model has no parameters: name at least one, such as {'beta': 3}.")
-    return {_name(name): _as_parameter(name, value) for name, value in given.items()}
+    parameters = {_name(name): _as_parameter(name, value) for name, value in given.items()}
+    refuse_alike(parameters)
+    return parameters
+
+
+def refuse_alike(
+    parameters: Mapping[str, Parameter], derived: Mapping[str, tuple[int, ...]] | None = None
+) -> None:
+    """Refuse names that tables could not tell apart: a number called `a[0]` beside a vector `a`."""
+    opaque = {name: p.size for name, p in parameters.items() if not p.is_real and p.free.kind == "opaque"}
+    found = clash({name: p.shape for name, p in parameters.items()} | dict(derived or {}), opaque)
+    if found:
+        raise ModelError(
+            f"Parameters {found[0]!r} and {found[1]!r} cannot be told apart: both have an entry called {found[1]!r}. "
+            "Rename one of them."
+        )
 
 
 def _name(name: object) -> str:

@@ -122,9 +122,12 @@ def _refuse_variables(model: Any) -> None:
     """Variables that shardmc cannot sample, by name."""
     if not model.free_RVs:
         raise ModelError("The PyMC model has no free variable, so there is nothing to infer.")
+    # PyMC splits observations with missing ones into three variables; a user's may have one of their names.
     observed = {rv.name for rv in model.observed_RVs}
+    derived = {variable.name for variable in model.deterministics}
     for rv in model.free_RVs:
-        if rv.name.removesuffix("_unobserved") + "_observed" in observed:
+        whole = rv.name.removesuffix("_unobserved")
+        if rv.name != whole and f"{whole}_observed" in observed and whole in derived:
             raise ModelError(
                 f"Variable {rv.name!r} stands for missing observations, which shardmc does not impute: drop those rows."
             )

@@ -14,6 +14,7 @@ from shardmc.errors import ModelError
 from shardmc.model.calling import calling
 from shardmc.model.lookup import Lookup, NotThere
 from shardmc.model.model import Model
+from shardmc.model.parameter import refuse_alike
 from shardmc.model.recipe import Recipe
 from shardmc.model.rows import TwoSamples, num_rows, two_samples
 
@@ -147,6 +148,7 @@ def _check_derived(model: Model, result: Any) -> None:
         raise ModelError(
             f"derived returns {taken[0]!r}, which is the name of a parameter: choose another name."
         )
+    refuse_alike(model.parameters, {str(name): tuple(jnp.shape(value)) for name, value in result.items()})
 
 
 @partial(jax.jit, static_argnums=0)

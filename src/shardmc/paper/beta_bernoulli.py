@@ -1,15 +1,16 @@
-"""Example 3, Table 3: the Beta-Bernoulli model, where subposteriors can be drawn from exactly."""
+"""Example 3, Table 3 and Figure 1: the Beta-Bernoulli model, whose subposteriors can be drawn exactly."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
 
+from shardmc.density import bandwidth_of, density_at
 from shardmc.distance import marginal_l2
 from shardmc.fit import fit
 from shardmc.locate import KEEP
@@ -17,31 +18,37 @@ from shardmc.model import Model
 from shardmc.paper.beta import Beta, affine_density, shifted_density
 from shardmc.paper.comparison import (
     OURS,
+    TABLE_3,
+    THINNING,
     Comparison,
+    combined_draws,
     default_is_closest,
     distance_table,
     ranking_table,
     record,
+    rivals,
+    thinned,
 )
-from shardmc.paper.printed import TABLE_3
-from shardmc.paper.prose import prose
-from shardmc.paper.result import Call, Claim, Result, Table, scientific
-from shardmc.paper.rivals import THINNING, combined_draws, rivals, thinned
+from shardmc.paper.result import Call, Claim, Figure, Result, Table, prose, scientific
+from shardmc.paper.style import METHODS, canvas, legend_above
 from shardmc.types import ShardDraws
 
-NAME = "table-3"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+
 PROPORTIONS = (0.1, 0.01, 0.001)
 SHARDS = (50, 100)
 PRIOR = 0.01
 """Both parameters of the Beta prior."""
 
 _MP_REASON = (
-    "MP does not move the subposteriors, whose means scatter by about K^(1/2) posterior standard deviations: a "
-    "distance as small as the printed one is out of its reach."
+    "MP does not move the subposteriors. Their means scatter by about K^(1/2) posterior standard deviations, so MP "
+    "cannot reach a distance as small as the printed one."
 )
 _EMPTY_REASON = (
-    "At p = 0.001 many shards hold no success (a third of them when K = 100): their subposteriors are spikes at 0, "
-    "which stay spikes wherever AR moves them."
+    "At p = 0.001 many shards have no success (a third of them if K = 100). Their subposteriors are spikes at 0, and "
+    "remain spikes after AR moves them."
 )
 
 
@@ -68,13 +75,13 @@ class DataSet:
 
     @staticmethod
     def simulate(p: float, num_rows: int, num_shards: int, seed: tuple[int, ...]) -> DataSet:
-        """The same rows for every number of shards."""
+        """Simulate rows. They do not depend on the number of shards."""
         rows = np.random.default_rng([*seed, round(1e6 * p)]).random(num_rows) < p
         return DataSet(rows.astype(np.float32), num_shards)
 
     @property
     def successes(self) -> np.ndarray:
-        """In each shard; rows are independent, so that shards may be consecutive."""
+        """Successes in each shard. Rows are independent, so a shard may be a block of consecutive rows."""
         return self.rows.reshape(self.num_shards, -1).sum(axis=1, dtype=np.float64)
 
     @property
@@ -99,7 +106,7 @@ class DataSet:
 
     @property
     def kept(self) -> Beta:
-        """Rescaled subposteriors as the default has them: successes of high leverage are in every shard, once."""
+        """Rescaled subposteriors of the default: successes of high leverage are in every shard, once."""
         p, curvature = self.full.mean[0], self.full.logit_curvature[0]
         if (1 - p) ** 2 / curvature <= KEEP / self.num_shards:
             return self.rescaled
@@ -108,12 +115,12 @@ class DataSet:
 
     @property
     def posterior(self) -> Any:
-        """The posterior as a distribution of SciPy."""
+        """The posterior as a SciPy distribution."""
         return stats.beta(self.full.a[0], self.full.b[0])
 
 
 def method_draws(data: DataSet, count: int, seed: int) -> dict[str, np.ndarray]:
-    """`count` draws (draw, 1) of every method of the paper and of the default, from exact draws of each shard."""
+    """`count` draws (draw, 1) of the paper's methods, from exact draws of each shard, and of the default."""
     rng = np.random.default_rng([seed, 1])
     rescaled, fractional = (
         ShardDraws.of(_beta_draws(data.rescaled, count, rng), scaling="rescaled"),
@@ -131,8 +138,8 @@ def _beta_draws(shards: Beta, count: int, rng: np.random.Generator) -> np.ndarra
     return rng.beta(shards.a[:, None], shards.b[:, None], (len(shards.a), count))[..., None]
 
 
-def reproduce(call: Call) -> Result:
-    """Distances of all methods over data sets, from draws and, where densities are known, without Monte Carlo noise."""
+def table_3(call: Call) -> Result:
+    """Distances of all methods over data sets: from draws, and from densities where these are known."""
     cells, exact = [], []
     shards = call.choose(SHARDS, SHARDS[:1])
     total = len(PROPORTIONS) * len(shards)
@@ -148,13 +155,11 @@ def reproduce(call: Call) -> Result:
             exact.append((label, *(np.array([f[name] for f in found]) for name in _EXACT)))
     call.tell(total, total)
     title = "L2 distances in units of the posterior's standard deviation, mean ± sd over data sets"
-    note = (
-        "The paper's rows labelled p = 0.001 stand beside both p = 0.01 (its text) and p = 0.001 (its table)."
-    )
+    note = "The paper's rows for p = 0.001 are next to both p = 0.01 (the paper's text) and p = 0.001 (its table)."
     return Result(
-        NAME,
+        "table-3",
         "Example 3, Table 3: Beta-Bernoulli model",
-        prose(NAME),
+        prose("table-3"),
         (
             distance_table(title, cells, note),
             ranking_table("Order of the methods", cells),
@@ -194,7 +199,7 @@ def _over_data_sets(p: float, num_shards: int, call: Call) -> list[dict[str, Any
 
 
 def _exact_distances(data: DataSet) -> dict[str, float]:
-    """Relative L2 distances of densities that are known: AR, the affine map, and the same with kept rows."""
+    """Relative L2 distances of the known densities: AR, the affine map, and the affine map with kept rows."""
     mean, sd = data.posterior.mean(), data.posterior.std()
     p = np.linspace(mean - 12 * sd, mean + 12 * sd, 2_401)
     truth = data.full.density(p[None])[0]
@@ -209,7 +214,10 @@ def _exact_distances(data: DataSet) -> dict[str, float]:
 
 def _exact_table(rows: list[tuple[Any, ...]]) -> Table:
     shown = tuple((label, *(scientific(float(v.mean())) for v in values)) for label, *values in rows)
-    note = "From the densities themselves, without draws: integral of (p - q)^2 over that of p^2, mean over data sets."
+    note = (
+        "Computed from the densities, without draws: the integral of (p - q)^2 divided by that of p^2, mean over data "
+        "sets."
+    )
     columns = ("", "AR", "affine", "affine with kept rows (default)")
     return Table("Relative L2 distances of the exact densities", columns, shown, note)
 
@@ -224,8 +232,90 @@ def _claims(cells: list[Comparison]) -> tuple[Claim, ...]:
     return (
         default_is_closest(cells, "Example 3"),
         Claim(
-            "The default is at most twice as far as exact draws of the posterior are, at all three p "
+            "At all three p, the default is at most twice as far from the posterior as exact draws are "
             f"(at most {max(ratios):.2f} times).",
             max(ratios) <= 2,
         ),
     )
+
+
+_CAPTION = (
+    "Densities of the combined draws and of the exact posterior (black), one data set for each p. CMC: consensus Monte "
+    "Carlo; AR: the paper's method; WS: Weierstrass sampler; MP: M-posterior; shardmc: the default."
+)
+_HALF_WIDTH = 5.0  # of a panel, in posterior standard deviations
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """The curves of one p and K."""
+
+    p: float
+    num_shards: int
+    points: np.ndarray
+    curves: dict[str, np.ndarray]
+    distances: dict[str, float]
+
+
+def figure_1(call: Call) -> Result:
+    """Draws of every method for one data set per cell of Table 3, as curves."""
+    cells = [(p, num_shards) for num_shards in call.choose(SHARDS, SHARDS[:1]) for p in PROPORTIONS]
+    panels = []
+    for p, num_shards in cells:
+        call.tell(len(panels), len(cells))
+        panels.append(_panel(p, num_shards, call))
+    call.tell(len(cells), len(cells))
+    names = list(panels[0].distances)
+    rows = tuple(
+        (f"p = {panel.p:g}, K = {panel.num_shards}", *(scientific(panel.distances[m]) for m in names))
+        for panel in panels
+    )
+    title = "L2 distance of the curves from the posterior, in units of its standard deviation"
+    return Result(
+        "figure-1",
+        "Example 3, Figure 1: densities of the Beta-Bernoulli model",
+        prose("figure-1"),
+        (Table(title, ("", *names), rows),),
+        (Figure("figure-1", _CAPTION, lambda: _draw(panels)),),
+        numbers={
+            "cells": [{"p": x.p, "shards": x.num_shards, "distances": x.distances} for x in panels],
+            "rows": call.choose(100_000, 50_000),
+        },
+    )
+
+
+def _panel(p: float, num_shards: int, call: Call) -> _Panel:
+    data = DataSet.simulate(p, call.choose(100_000, 50_000), num_shards, (call.seed, 5))
+    draws = method_draws(data, call.choose(100_000, 10_000), call.seed)
+    posterior = data.posterior
+    mean, sd = posterior.mean(), posterior.std()
+    points = np.linspace(max(mean - _HALF_WIDTH * sd, 0), mean + _HALF_WIDTH * sd, 401)
+    curves = {"posterior": posterior.pdf(points)}
+    curves |= {
+        name: density_at(values[:, 0], points, bandwidth_of(sd, len(values)))
+        for name, values in draws.items()
+    }
+    distances = {name: marginal_l2(values, posterior) for name, values in draws.items()}
+    return _Panel(p, num_shards, points, curves, distances)
+
+
+def _draw(panels: list[_Panel]) -> Canvas:
+    figure, axes = canvas(len(panels) // len(PROPORTIONS), len(PROPORTIONS))
+    for axis, panel in zip(axes.flat, panels, strict=True):
+        for name, curve in panel.curves.items():
+            axis.plot(panel.points, curve, label=name, **METHODS[name])
+        axis.set_title(f"$p = {panel.p:g}$, $K = {panel.num_shards}$")
+        # A method with all its draws in one place would flatten the other curves.
+        axis.set_ylim(0, 1.5 * panel.curves["posterior"].max())
+        axis.set_xlim(panel.points[0], panel.points[-1])
+        _few_ticks(axis)
+        axis.set_xlabel("$p$")
+    for row in axes:
+        row[0].set_ylabel("density")
+    legend_above(figure, axes[0, 0])
+    return figure
+
+
+def _few_ticks(axis: Any) -> None:
+    axis.locator_params(axis="x", nbins=4)
+    axis.locator_params(axis="y", nbins=4)

@@ -1,4 +1,4 @@
-"""The rows of the Covertype data that Example 2 uses, from a file or through scikit-learn."""
+"""The Covertype rows of Example 2, from a file or through scikit-learn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Covertype:
     response: np.ndarray  # (row,) 0 or 1
 
     def rows(self, count: int, seed: int) -> dict[str, np.ndarray]:
-        """`count` random rows (all if there are fewer): an intercept and the standardised attributes, and y."""
+        """`count` random rows, or all if there are fewer: an intercept, the standardised attributes, and y."""
         chosen = np.random.default_rng([seed, 9]).permutation(len(self.response))[:count]
         x = self.attributes[chosen].astype(np.float64)
         x = (x - x.mean(axis=0)) / x.std(axis=0)
@@ -31,7 +31,7 @@ class Covertype:
 
 
 def load_covertype(path: str | None = None) -> Covertype | None:
-    """The data set from a file, or from where it usually lies; None where it is nowhere to be found.
+    """The data set from a file, or from its usual places; None if it is not found.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def load_covertype(path: str | None = None) -> Covertype | None:
 
 def _read(path: Path) -> Covertype:
     if not path.is_file():
-        raise DataError(f"There is no file {path}. Name covtype.npz or UCI's covtype.data.")
+        raise DataError(f"There is no file {path}. Give covtype.npz or UCI's covtype.data.")
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:

@@ -16,33 +16,35 @@ from shardmc.fit import fit
 from shardmc.model import Model
 from shardmc.paper.comparison import (
     OURS,
+    TABLE_1,
+    THINNING,
     Comparison,
+    LocatedShards,
+    combined_draws,
     default_is_closest,
     distance_table,
+    mapped,
     ranking_table,
     record,
+    rivals,
+    thinned,
 )
-from shardmc.paper.located import LocatedShards, mapped
-from shardmc.paper.printed import TABLE_1
-from shardmc.paper.prose import prose
-from shardmc.paper.result import Call, Result
-from shardmc.paper.rivals import THINNING, combined_draws, rivals, thinned
+from shardmc.paper.result import Call, Result, prose
 from shardmc.types import Located, Mode, Scaling, ShardDraws
 
-NAME = "table-1"
 SHARDS = (20, 50, 100)
 VARIANCE = 10.0
 _REFERENCE_DRAWS = 400_000
 _NOISE_SETS = 2
 _WS_REASON = (
-    "WS keeps pairs of draws that lie close and uses the same draws in many of them, so that its draws are worth fewer "
-    "than equally many of the other methods."
+    "WS keeps pairs of draws that are close together, and uses the same draw in many pairs. Its draws are therefore "
+    "worth fewer than the same number of draws of the other methods."
 )
 
 
 @cache
 def model() -> Model:
-    """Normal rows with p(mu, log sigma) constant, that is 1 / sigma^2 as the density of (mu, sigma^2)."""
+    """Normal rows. p(mu, log sigma) is constant, so the prior density of (mu, sigma^2) is 1 / sigma^2."""
     import jax.numpy as jnp
 
     def log_likelihood(params: dict[str, Any], y: Any) -> Any:
@@ -58,10 +60,10 @@ def model() -> Model:
 
 @dataclass(frozen=True)
 class NormalInverseGamma:
-    """Posteriors of (mu, sigma^2), one per shard, from (likelihood * prior^power) with a weighted number of rows.
+    """Posteriors of (mu, sigma^2), one per shard: likelihood * prior^power, with a weighted number of rows n.
 
-    sigma^2 is inverse gamma with the shape (n - 1) / 2 + power - 1 and half the sum of squares as scale; given it,
-    mu is normal around the mean of the rows with variance sigma^2 / n.
+    sigma^2 is inverse gamma with shape (n - 1) / 2 + power - 1; its scale is half the sum of squares. Given sigma^2, mu
+    is normal around the mean of the rows with variance sigma^2 / n.
     """
 
     count: float  # n, weights included
@@ -75,7 +77,7 @@ class NormalInverseGamma:
 
     @staticmethod
     def of(y: np.ndarray, num_shards: int, scaling: Scaling) -> NormalInverseGamma:
-        """Subposteriors of consecutive shards of equal size; rows are independent."""
+        """Subposteriors of shards of equal size. Rows are independent, so shards are consecutive rows."""
         rows = y.reshape(num_shards, -1)
         squares = ((rows - rows.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
         if scaling == "fractional":
@@ -153,7 +155,7 @@ def sampled_methods(y: np.ndarray, num_shards: int, count: int, seed: int) -> di
     return {**found, OURS: thinned(ours, count)}
 
 
-def reproduce(call: Call) -> Result:
+def table_1(call: Call) -> Result:
     """Joint and marginal distances for exact draws and for MCMC draws."""
     joint, marginal = [], []
     runs = (
@@ -186,9 +188,9 @@ def reproduce(call: Call) -> Result:
     call.tell(total, total)
     unit = "in units of the posterior's standard deviations, mean ± sd over data sets"
     return Result(
-        NAME,
+        "table-1",
         "Example 1, Table 1: Gaussian model",
-        prose(NAME),
+        prose("table-1"),
         (
             distance_table(f"L2 distances of the joint densities {unit}", joint),
             ranking_table("Order of the methods", joint),

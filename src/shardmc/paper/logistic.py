@@ -1,4 +1,4 @@
-"""Example 2, Table 2: Bayesian logistic regression, synthetic rows and Covertype."""
+"""Example 2, Table 2: Bayesian logistic regression on synthetic rows and on Covertype."""
 
 from __future__ import annotations
 
@@ -15,22 +15,46 @@ from shardmc.fit import fit
 from shardmc.model import Model
 from shardmc.paper.comparison import (
     OURS,
+    TABLE_2,
+    THINNING,
     Comparison,
+    LocatedShards,
+    combined_draws,
     default_is_closest,
     distance_table,
     ranking_table,
     record,
+    rivals,
+    thinned,
 )
 from shardmc.paper.covertype import Covertype, load_covertype
-from shardmc.paper.located import LocatedShards
-from shardmc.paper.newton import newton_steps
-from shardmc.paper.printed import TABLE_2
-from shardmc.paper.prose import prose
-from shardmc.paper.result import Call, Claim, Result, Table, scientific
-from shardmc.paper.rivals import THINNING, combined_draws, rivals, thinned
+from shardmc.paper.result import Call, Claim, Result, Table, prose, scientific
 from shardmc.types import Mode
 
-NAME = "table-2"
+_BLOCK = 50_000
+
+
+def newton_steps(x: np.ndarray, y: np.ndarray, prior_sd: float, start: np.ndarray, steps: int) -> np.ndarray:
+    """Iterates (step + 1, dim) for the mode of a logistic regression with independent N(0, prior_sd^2) priors.
+
+    >>> x, y = np.array([[1.0], [1.0], [1.0]]), np.array([1.0, 1.0, 0.0])
+    >>> newton_steps(x, y, 1e6, np.zeros(1), 5)[-1].round(6)
+    array([0.693147])
+    """
+    theta = np.asarray(start, dtype=np.float64)
+    found = [theta]
+    for _ in range(steps):
+        gradient, curvature = -theta / prior_sd**2, np.eye(len(theta)) / prior_sd**2
+        for first in range(0, len(y), _BLOCK):
+            rows = x[first : first + _BLOCK].astype(np.float64)
+            probability = 1 / (1 + np.exp(-rows @ theta))
+            gradient = gradient + rows.T @ (y[first : first + _BLOCK] - probability)
+            curvature = curvature + (rows.T * (probability * (1 - probability))) @ rows
+        theta = theta + np.linalg.solve(curvature, gradient)
+        found.append(theta)
+    return np.stack(found)
+
+
 TRUE = (0.3, 5.0, -7.0, 2.4, -20.0)
 PRIOR_SD = 10.0
 NEWTON_STEPS = 5
@@ -46,7 +70,7 @@ _DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 @cache
 def model(dim: int) -> Model:
-    """Logistic regression with independent N(0, 10^2) priors; the paper names none."""
+    """Logistic regression with independent N(0, 10^2) priors. The paper gives no prior."""
     import jax
     import jax.numpy as jnp
 
@@ -69,7 +93,7 @@ def synthetic(num_rows: int, seed: Sequence[int]) -> Rows:
 
 @dataclass(frozen=True)
 class _Job:
-    """One source of rows: its data sets (or one, to be split anew each time), numbers of shards and of draws."""
+    """One source of rows: its data sets (or one that is split repeatedly), and numbers of shards and draws."""
 
     source: str
     shards: tuple[int, ...]
@@ -86,7 +110,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Reference:
-    """Draws by the default sampler on all rows, further sets of them to measure the noise with, and the mode."""
+    """Draws by the default sampler on all rows, further sets of draws to measure the noise, and the mode."""
 
     draws: np.ndarray
     noise: list[np.ndarray]
@@ -112,14 +136,14 @@ class _Cell:
 _NOISE_SETS = 2
 
 
-def reproduce(call: Call) -> Result:
-    """Distances from a long run on all rows, for new synthetic data sets and for partitions of Covertype."""
+def table_2(call: Call) -> Result:
+    """Distances from a long run on all rows, for synthetic data sets and for partitions of Covertype."""
     covertype = load_covertype(call.covtype)
     cells = _Cells(call, _jobs(call, covertype))
     return Result(
-        NAME,
+        "table-2",
         "Example 2, Table 2: Bayesian logistic regression",
-        (*prose(NAME), *([] if covertype is not None else [_MISSING])),
+        (*prose("table-2"), *([] if covertype is not None else [_MISSING])),
         cells.tables(),
         claims=cells.claims(),
         numbers=cells.numbers(),
@@ -127,8 +151,8 @@ def reproduce(call: Call) -> Result:
 
 
 _MISSING = (
-    "Covertype is missing here: its rows were not found. Name the file with --covtype, or the folder that holds "
-    "covtype.npz with SHARDMC_DATA, or install scikit-learn, which downloads it."
+    "Covertype is left out, because its file was not found. Give the file with --covtype, set SHARDMC_DATA to the "
+    "folder of covtype.npz, or install scikit-learn, which downloads it."
 )
 
 
@@ -148,7 +172,7 @@ def _jobs(call: Call, covertype: Covertype | None) -> list[_Job]:
 
 
 class _Cells:
-    """The cells of the table, computed when made."""
+    """The cells of the table. The constructor computes them."""
 
     def __init__(self, call: Call, jobs: list[_Job]) -> None:
         self.cells: dict[tuple[str, int], _Cell] = {}
@@ -231,7 +255,7 @@ class _Cells:
 def _methods(
     rows: Rows, num_shards: int, mode: Mode, job: _Job, seed: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Draws of every method, and how far from the mode each of Newton's steps is."""
+    """Draws of every method, and the distance from the mode after each Newton step."""
     rng = np.random.default_rng([seed, num_shards])
     shards = LocatedShards.of(model(rows["x"].shape[1]), rows, num_shards, seed)
     rescaled = shards.draws("rescaled", job.rescaled, seed)

@@ -1,19 +1,32 @@
-"""Example 4: a regression some of whose rows come from another distribution, by Gibbs and with labels summed out."""
+"""Example 4, Figure 2: a regression with outliers, by Gibbs sampling and with the labels summed out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardmc.combine.recenter import Recenter
+from shardmc.density import bandwidth_of, density_at
+from shardmc.fit import fit
 from shardmc.model import Model
+from shardmc.paper.result import Call, Claim, Figure, Result, Table, prose
+from shardmc.paper.style import BLACK, BLUE, ORANGE, RED, canvas, legend_above
+from shardmc.posterior import Posterior
 from shardmc.sample import Gibbs, binomial_labels
+from shardmc.types import ShardDraws
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
 
 TRUE = {"alpha": 2.0, "beta": 5.0, "variance": 1.0, "outlier_variance": 10.0, "p": 0.05}
-"""The parameters from which rows are generated: alpha, beta, sigma^2, psi^2 and p of the paper."""
+"""The true parameters: alpha, beta, sigma^2, psi^2 and p of the paper."""
 
 _SLOPE_VARIANCE = 100.0  # of the normal priors of alpha and beta, which have mean 0
 _SHAPE, _SCALE = 2.0, 1.0  # of the inverse gamma priors of the variances
@@ -24,7 +37,7 @@ Rows = dict[str, jax.Array]
 
 
 def simulate(num_rows: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Rows of the mixture; the paper does not say how x is distributed, here it is standard normal."""
+    """Rows of the mixture. The paper does not give the distribution of x; here it is standard normal."""
     x = rng.standard_normal((2, num_rows))
     outlier = rng.random(num_rows) < TRUE["p"]
     regular = (
@@ -41,7 +54,7 @@ def residuals(state: Any, rows: Rows) -> jax.Array:
 
 
 def outlier_log_odds(state: Any, rows: Rows) -> jax.Array:
-    """Log odds, given the parameters, that a row is from the other distribution."""
+    """Log odds, given the parameters, that a row is an outlier."""
     return (
         jnp.log(state["p"])
         - jnp.log1p(-state["p"])
@@ -55,7 +68,7 @@ def _log_normal(x: jax.Array, variance: jax.Array) -> jax.Array:
 
 
 def step(key: jax.Array, state: State, rows: Rows, weights: jax.Array) -> State:
-    """One sweep over the paper's conditionals: z_j ~ Binomial(w_j, p_j*), and (w_j - z_j) for its (1 - z_j)."""
+    """One sweep over the paper's conditionals: z_j ~ Binomial(w_j, p_j*), and (w_j - z_j) replaces (1 - z_j)."""
     keys = jax.random.split(key, 6)
     z = binomial_labels(keys[0], weights, jax.nn.sigmoid(outlier_log_odds(state, rows)))
     regular = weights - z
@@ -74,7 +87,7 @@ def _slope(key: jax.Array, state: State, rows: Rows, regular: jax.Array, name: s
     """A draw of one slope given everything else."""
     x = rows[column]
     precision = regular @ x**2 / state["variance"] + 1 / _SLOPE_VARIANCE
-    # The paper's mean, written as a step from the present value: its sums are small, so that float32 is enough.
+    # The paper's mean as a step from the present value. Its sums are small, so float32 is precise enough.
     pull = regular @ (x * residuals(state, rows)) / state["variance"] - state[name] / _SLOPE_VARIANCE
     return state[name] + pull / precision + jax.random.normal(key) / jnp.sqrt(precision)
 
@@ -85,7 +98,7 @@ def _variance(key: jax.Array, count: jax.Array, squares: jax.Array) -> jax.Array
 
 
 def init(key: jax.Array, rows: Rows, weights: jax.Array) -> State:
-    """Least squares for the slopes, and a tenth of the rows from the other distribution."""
+    """Least squares for the slopes; a tenth of the rows are outliers."""
     del key
     x = jnp.stack([rows["x1"], rows["x2"]], axis=1)
     slopes = jnp.linalg.solve(x.T @ (weights[:, None] * x), x.T @ (weights * rows["y"]))
@@ -96,7 +109,7 @@ def init(key: jax.Array, rows: Rows, weights: jax.Array) -> State:
 
 
 def observe(state: State) -> State:
-    """All of the state are parameters."""
+    """The whole state consists of parameters."""
     return state
 
 
@@ -135,3 +148,182 @@ def model() -> Model:
     }
     start = {"alpha": 1.0, "beta": 1.0, "variance": 4.0, "outlier_variance": 30.0, "p": 0.1}
     return Model(log_likelihood, log_prior, parameters, initial=start)
+
+
+NUM_SHARDS = 50
+DATA_SETS = 1
+AR, MODES, SUMMED = "AR (Gibbs)", "shardmc (Gibbs)", "shardmc (labels summed out)"
+
+_LINES: dict[str, dict[str, Any]] = {
+    "all rows (Gibbs)": {"color": BLACK, "linestyle": "-", "linewidth": 2.2},
+    AR: {"color": RED, "linestyle": (0, (4, 2)), "linewidth": 1.6},
+    MODES: {"color": BLUE, "linestyle": (0, (1, 1)), "linewidth": 1.8},
+    SUMMED: {"color": ORANGE, "linestyle": (0, (6, 2, 1, 2)), "linewidth": 1.6},
+}
+_SYMBOLS = {
+    "alpha": r"$\alpha$",
+    "beta": r"$\beta$",
+    "variance": r"$\sigma^2$",
+    "outlier_variance": r"$\psi^2$",
+    "p": "$p$",
+}
+_CAPTION = (
+    "Marginal posterior densities of the five parameters. Vertical lines mark the values from which the rows were "
+    "generated."
+)
+
+Draws = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One data set: draws on the natural scale from Gibbs on all rows, and from each combination."""
+
+    reference: Draws
+    effective: Draws  # effective number of draws of the reference, one number for each parameter
+    combined: Mapping[str, Draws]
+
+    def mean_error(self, method: str, name: str) -> float:
+        """Error of the mean in posterior standard deviations."""
+        exact = self.reference[name]
+        return float((self.combined[method][name].mean() - exact.mean()) / exact.std())
+
+    def sd_ratio(self, method: str, name: str) -> float:
+        return float(self.combined[method][name].std() / self.reference[name].std())
+
+
+def figure_2(call: Call) -> Result:
+    """Gibbs on all rows, Gibbs on shards recentred in two ways, and the default path with labels summed out."""
+    runs = []
+    for number in range(DATA_SETS):
+        call.tell(3 * number, 3 * DATA_SETS)
+        runs.append(_run(call, number))
+    call.tell(3 * DATA_SETS, 3 * DATA_SETS)
+    return Result(
+        "figure-2",
+        "Example 4, Figure 2: Gaussian mixture regression with latent labels",
+        prose("figure-2"),
+        (_table(runs),),
+        (Figure("figure-2", _CAPTION, lambda: _draw(runs[0])),),
+        # The Monte Carlo error of the quick version is as large as the bounds of the full version.
+        tuple(_claim(runs, method, *call.choose((0.1, 0.05), (0.3, 0.15))) for method in _METHODS),
+        {
+            "rows": call.choose(10**6, 10**5),
+            "shards": NUM_SHARDS,
+            "data_sets": [_numbers(run) for run in runs],
+        },
+    )
+
+
+_METHODS = (AR, MODES, SUMMED)
+
+
+def _run(call: Call, number: int) -> _Run:
+    rows = simulate(call.choose(10**6, 10**5), np.random.default_rng([call.seed, 7, number]))
+    options: dict[str, Any] = {"seed": call.seed + number, "check": False}
+    full = fit(model(), rows, shards=1, sampler=gibbs(200), draws=call.choose(6_000, 1_000), **options)
+    call.tell(3 * number + 1, 3 * DATA_SETS)
+    draws = NUM_SHARDS * call.choose(300, 80)
+    shards = fit(
+        model(), rows, shards=NUM_SHARDS, sampler=gibbs(call.choose(100, 50)), draws=draws, **options
+    )
+    call.tell(3 * number + 2, 3 * DATA_SETS)
+    summed = fit(model(), rows, shards=NUM_SHARDS, draws=draws, **options)
+    combined = {AR: _algorithm_1(shards), MODES: shards.draws, SUMMED: summed.draws}
+    return _Run(full.draws, _effective(full.draws), combined)
+
+
+def _algorithm_1(posterior: Posterior) -> dict[str, np.ndarray]:
+    """The shards' draws, recentred by their means on the natural scale, as in the paper."""
+    natural = [model().natural_vector(values) for values in posterior.shards.draws]
+    values = Recenter.algorithm_1()(ShardDraws.of(natural), None, np.random.default_rng(0)).values
+    return dict(zip(TRUE, values.T, strict=True))
+
+
+def _effective(draws: Draws) -> dict[str, np.ndarray]:
+    from arviz_stats.base.array import array_stats
+
+    return {
+        name: np.asarray(array_stats.ess(values[None], chain_axis=0, draw_axis=1))
+        for name, values in draws.items()
+    }
+
+
+def _table(runs: list[_Run]) -> Table:
+    rows = []
+    for number, run in enumerate(runs):
+        for name, true in TRUE.items():
+            exact = run.reference[name]
+            columns = [f"{run.mean_error(m, name):+.3f} / {run.sd_ratio(m, name):.3f}" for m in _METHODS]
+            size = f"{float(run.effective[name]):,.0f}"
+            rows.append(
+                (
+                    str(number + 1),
+                    name,
+                    f"{true:g}",
+                    f"{exact.mean():.5g}",
+                    f"{exact.std():.3g}",
+                    size,
+                    *columns,
+                )
+            )
+    title = "Error of the mean in posterior standard deviations / ratio of standard deviations to Gibbs on all rows"
+    columns = (
+        "data set",
+        "parameter",
+        "true",
+        "mean, all rows",
+        "sd, all rows",
+        "effective draws",
+        *_METHODS,
+    )
+    return Table(title, columns, tuple(rows))
+
+
+def _claim(runs: list[_Run], method: str, mean_bound: float, sd_bound: float) -> Claim:
+    means = max(abs(run.mean_error(method, name)) for run in runs for name in TRUE)
+    sds = max(abs(run.sd_ratio(method, name) - 1) for run in runs for name in TRUE)
+    text = (
+        f"{method}: every mean within {mean_bound:g} sd of Gibbs on all rows (largest error {means:.3f}), "
+        f"every sd within {100 * sd_bound:g} % (largest error {100 * sds:.1f} %)."
+    )
+    return Claim(text, means <= mean_bound and sds <= sd_bound)
+
+
+def _numbers(run: _Run) -> dict[str, Any]:
+    return {
+        name: {
+            "mean": float(run.reference[name].mean()),
+            "sd": float(run.reference[name].std()),
+            "effective_draws": float(run.effective[name]),
+            "mean_error": {m: run.mean_error(m, name) for m in _METHODS},
+            "sd_ratio": {m: run.sd_ratio(m, name) for m in _METHODS},
+        }
+        for name in TRUE
+    }
+
+
+def _draw(run: _Run) -> Canvas:
+    figure, axes = canvas(2, 3)
+    curves = {"all rows (Gibbs)": run.reference, **run.combined}
+    for axis, (name, true) in zip(axes.flat, TRUE.items(), strict=False):
+        exact = run.reference[name]
+        mean, sd = float(exact.mean()), float(exact.std())
+        points = np.linspace(mean - 4.5 * sd, mean + 4.5 * sd, 301)
+        for label, draws in curves.items():
+            axis.plot(
+                points,
+                density_at(draws[name], points, bandwidth_of(sd, len(draws[name]))),
+                label=label,
+                **_LINES[label],
+            )
+        axis.axvline(true, color="0.5", linewidth=1, label="true value")
+        axis.set_xlabel(_SYMBOLS[name])
+        axis.set_ylim(bottom=0)
+        axis.locator_params(axis="x", nbins=4)
+        axis.locator_params(axis="y", nbins=4)
+    for row in axes:
+        row[0].set_ylabel("density")
+    axes[1, 2].set_visible(False)
+    legend_above(figure, axes[0, 0], columns=3)
+    return figure

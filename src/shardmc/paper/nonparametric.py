@@ -1,4 +1,4 @@
-"""The non-parametric claim: a Dirichlet-process mixture density, recentred on a grid."""
+"""The paper's non-parametric claim: the density of a Dirichlet-process mixture, recentred on a grid."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,17 +15,99 @@ from shardmc.combine.recenter import Recenter
 from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.model import Model
-from shardmc.paper.dirichlet import StickBreaking, grid_points, simulate, true_density
-from shardmc.paper.prose import prose
-from shardmc.paper.result import Call, Claim, Figure, Result, Table
+from shardmc.paper.result import Call, Claim, Figure, Result, Table, prose
 from shardmc.paper.style import BLACK, BLUE, GREEN, ORANGE, canvas, legend_above
-from shardmc.sample import sample
+from shardmc.sample import Gibbs, multinomial_labels, sample
 from shardmc.types import ShardDraws
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-NAME = "nonparametric"
+
+WEIGHTS, MEANS, SDS = (0.45, 0.35, 0.2), (-1.5, 0.8, 2.8), (0.5, 0.8, 0.6)
+"""The true mixture of normals."""
+
+_CONCENTRATION = 1.0
+_MEAN_VARIANCE = 9.0  # of the normal prior of a component's mean, around 0
+_SHAPE, _SCALE = 3.0, 1.0  # of the inverse gamma prior of its variance
+
+State = dict[str, jax.Array]
+
+
+def simulate(num_rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows of the mixture."""
+    label = rng.choice(len(WEIGHTS), size=num_rows, p=WEIGHTS)
+    return (np.array(MEANS)[label] + np.array(SDS)[label] * rng.standard_normal(num_rows)).astype(np.float32)
+
+
+def true_density(y: np.ndarray) -> np.ndarray:
+    z = (np.asarray(y)[:, None] - np.array(MEANS)) / np.array(SDS)
+    return (np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) / np.array(SDS)) @ np.array(WEIGHTS)
+
+
+@dataclass(frozen=True)
+class StickBreaking:
+    """Blocked Gibbs updates for a mixture of `components` normals whose weights come from a broken stick.
+
+    v_h ~ Beta(1, concentration), weight_h = v_h prod_{l < h} (1 - v_l), v_last = 1; mean_h is normal, variance_h
+    inverse gamma. The w_j copies of row j fall into components as Multinomial(w_j, p_j.); counts, sums and sums of
+    squares are over copies. The output is the log density at `grid`, not the labelled components.
+    """
+
+    components: int
+    grid: tuple[float, ...]
+
+    def gibbs(self, warmup: int, thin: int) -> Gibbs:
+        return Gibbs(self.step, self.init, self.observe, warmup=warmup, thin=thin)
+
+    def init(self, key: jax.Array, y: jax.Array, weights: jax.Array) -> State:
+        """Components at random rows, weights all equal."""
+        chosen = jax.random.choice(key, len(y), (self.components,), p=weights / weights.sum())
+        equal = jnp.full(self.components, -jnp.log(self.components))
+        return {"log_weights": equal, "mean": y[chosen], "variance": jnp.ones(self.components)}
+
+    def step(self, key: jax.Array, state: State, y: jax.Array, weights: jax.Array) -> State:
+        """Draw labels, stick, means and variances, each given the others."""
+        keys = jax.random.split(key, 4)
+        log_terms = _log_terms(state, y)
+        z = multinomial_labels(keys[0], weights, jnp.exp(log_terms - log_terms.max(axis=1, keepdims=True)))
+        count, total = z.sum(axis=0), y @ z
+        precision = count / state["variance"] + 1 / _MEAN_VARIANCE
+        mean = total / state["variance"] / precision
+        mean = mean + jax.random.normal(keys[1], count.shape) / jnp.sqrt(precision)
+        squares = jnp.sum(z * (y[:, None] - mean) ** 2, axis=0)
+        variance = (_SCALE + squares / 2) / jax.random.gamma(keys[2], _SHAPE + count / 2)
+        return {"log_weights": _stick(keys[3], count), "mean": mean, "variance": variance}
+
+    def observe(self, state: State) -> State:
+        return {"log_density": jax.nn.logsumexp(_log_terms(state, jnp.asarray(self.grid)), axis=1)}
+
+
+def _log_terms(state: State, y: jax.Array) -> jax.Array:
+    """log(weight_h) + log N(y; mean_h, variance_h), (point, component)."""
+    z2 = (y[:, None] - state["mean"]) ** 2 / state["variance"]
+    return state["log_weights"] - 0.5 * (z2 + jnp.log(2 * jnp.pi * state["variance"]))
+
+
+def _stick(key: jax.Array, count: jax.Array) -> jax.Array:
+    """Log weights of a broken stick, given the number of copies in each component."""
+    after = jnp.cumsum(count[::-1])[::-1] - count
+    # v and 1 - v are gamma variates divided by their sum. Logarithms are used because a piece may underflow float32.
+    key_piece, key_rest = jax.random.split(key)
+    log_piece = jax.random.loggamma(key_piece, 1 + count)
+    log_rest = jax.random.loggamma(key_rest, _CONCENTRATION + after)
+    log_sum = jnp.logaddexp(log_piece, log_rest)
+    log_v = (log_piece - log_sum).at[-1].set(0.0)
+    before = jnp.concatenate([jnp.zeros(1), jnp.cumsum(log_rest - log_sum)[:-1]])
+    return log_v + before
+
+
+def grid_points(y: np.ndarray, count: int) -> tuple[float, ...]:
+    """Equally spaced points between the 0.5 % and 99.5 % quantiles."""
+    low, high = np.quantile(y, [0.005, 0.995])
+    return tuple(np.linspace(low, high, count).tolist())
+
+
 AR, POINTWISE, POOLED, AGAIN = (
     "AR",
     "affine from draws, point by point",
@@ -32,14 +115,14 @@ AR, POINTWISE, POOLED, AGAIN = (
     "all rows, another run",
 )
 _CAPTION = (
-    "Left: the density, posterior mean. Right: the log density less the true one, posterior mean (lines) and two "
+    "Left: posterior mean of the density. Right: the log density minus the true one, posterior mean (lines) ± two "
     "posterior standard deviations (bands)."
 )
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Draws (draw, point) of the log density on a grid: by the sampler on all rows, and by each combination."""
+    """Draws (draw, point) of the log density on a grid: from all rows, and from each combination."""
 
     grid: np.ndarray
     reference: np.ndarray
@@ -69,16 +152,16 @@ class _Outcome:
         }
 
 
-def reproduce(call: Call) -> Result:
+def nonparametric(call: Call) -> Result:
     """The posterior of a density from all rows, and from shards whose log densities are recentred point by point."""
     outcome = _outcome(call)
     summaries = {name: outcome.summary(name) for name in outcome.combined}
     return Result(
-        NAME,
+        "nonparametric",
         "The non-parametric claim: a Dirichlet-process mixture",
-        prose(NAME),
+        prose("nonparametric"),
         (_table(summaries),),
-        (Figure(NAME, _CAPTION, lambda: _draw(outcome)),),
+        (Figure("nonparametric", _CAPTION, lambda: _draw(outcome)),),
         _claims(summaries),
         {"rows": call.choose(100_000, 5_000), "shards": call.choose(20, 5), "summaries": summaries},
     )
@@ -112,12 +195,12 @@ def _outcome(call: Call) -> _Outcome:
 
 
 def _functional(points: int) -> Model:
-    """The log density at the points, as parameters: no likelihood is needed for draws that Gibbs makes."""
+    """A model whose parameters are the log density at the points. Gibbs sampling needs no likelihood."""
     return Model(lambda params, y: jnp.zeros_like(y), None, {"log_density": (points,)})
 
 
 def _point_by_point(shards: ShardDraws) -> np.ndarray:
-    """The default without modes, for one point of the grid after another."""
+    """The default without modes, separately at each point of the grid."""
     columns = [
         Recenter()(ShardDraws.of([v[:, [j]] for v in shards.values]), None, np.random.default_rng(0)).values
         for j in range(shards.dim)
@@ -143,7 +226,7 @@ def _table(summaries: Mapping[str, dict[str, float]]) -> Table:
         "ratio of sds, least / median / largest",
         "L1 distance of the mean densities",
     )
-    note = "Against one run of the sampler on all rows; the last line shows how well such a run knows itself."
+    note = "Compared with one run of the sampler on all rows. The last line compares two such runs."
     return Table("The log density on a grid of 60 points", columns, rows, note)
 
 

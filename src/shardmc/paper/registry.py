@@ -1,4 +1,4 @@
-"""The results of the paper by name, and the verb that recomputes them."""
+"""The results of the paper by name, and the function that recomputes them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from shardmc.errors import OptionError, unknown
-from shardmc.paper.result import Call, Result
-from shardmc.paper.write import ORDER, write_index, write_result
+from shardmc.paper.result import ORDER, Call, Result, write_index, write_result
 from shardmc.store.manifest import package_versions
 from shardmc.types import Progress
 
-_HOMES = {
-    "table-1": "shardmc.paper.gaussian",
-    "table-2": "shardmc.paper.logistic",
-    "table-3": "shardmc.paper.beta_bernoulli",
-    "figure-1": "shardmc.paper.figure_1",
-    "figure-2": "shardmc.paper.figure_2",
-    "theorem-1": "shardmc.paper.theorem_1",
-    "remark-2": "shardmc.paper.remark_2",
-    "nonparametric": "shardmc.paper.nonparametric",
+_MODULES = {
+    "table-1": "gaussian",
+    "table-2": "logistic",
+    "table-3": "beta_bernoulli",
+    "figure-1": "beta_bernoulli",
+    "figure-2": "mixture",
+    "theorem-1": "convergence",
+    "remark-2": "convergence",
+    "nonparametric": "nonparametric",
 }
+"""Where each result is computed, by a function of the same name with underscores."""
 
 NAMES = (*ORDER, "all")
 """What can be reproduced."""
@@ -40,7 +40,7 @@ def reproduce(
     progress: Progress | None = None,
     seed: int = 0,
 ) -> list[Path]:
-    """Recompute a result of the paper and write it next to what the paper printed.
+    """Recompute a result of the paper and write it next to the paper's values.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ def reproduce(
         A smaller version: fewer rows, draws and data sets.
     covtype
         The Covertype data for table-2: an .npz file, or UCI's covtype.data. Without it, the file `covtype.npz` in the
-        folder named by SHARDMC_DATA or in ../shared/data, otherwise scikit-learn's `fetch_covtype`.
+        folder SHARDMC_DATA or in ../shared/data is used, and otherwise scikit-learn's `fetch_covtype`.
     progress
         Called as progress(name of the result, done, total).
     seed
-        From which all randomness comes.
+        Seed of all random numbers.
 
     Returns
     -------
@@ -84,18 +84,19 @@ def reproduce(
 
 
 def recompute(name: str, call: Call, progress: Progress | None = None) -> Result:
-    """One result as values, nothing written."""
+    """Recompute one result without writing it."""
 
     def tell(done: int, total: int) -> None:
         if progress is not None:
             progress(name, done, total)
 
-    function: Callable[[Call], Result] = import_module(_HOMES[name]).reproduce
+    module = import_module(f"shardmc.paper.{_MODULES[name]}")
+    function: Callable[[Call], Result] = getattr(module, name.replace("-", "_"))
     return function(Call(call.quick, call.seed, call.covtype, tell))
 
 
 def provenance(quick: bool, seed: int, seconds: float, cpu_seconds: float) -> dict[str, Any]:
-    """When, with what and how a result was recomputed; seconds of all cores together besides those by the clock."""
+    """When, how and with which versions a result was recomputed, in how much wall and CPU time."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "date": date.today().isoformat(),
@@ -110,7 +111,7 @@ def provenance(quick: bool, seed: int, seconds: float, cpu_seconds: float) -> di
 
 
 def _peak_memory() -> float | None:
-    """The most memory that this process has held so far, in GB; None where the system does not tell."""
+    """The largest memory use of this process so far, in GB; None if the system does not tell."""
     try:
         import resource
     except ImportError:  # Windows

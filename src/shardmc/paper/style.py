@@ -1,4 +1,4 @@
-"""How the figures look: colours that the colour-blind can tell apart, a line style for each method besides."""
+"""The style of the paper's figures: colours for all kinds of colour vision, and a line style for each method."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 # The palette of Okabe and Ito.
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
     "#000000",
     "#E69F00",
     "#56B4E9",
     "#009E73",
-    "#F0E442",
     "#0072B2",
     "#D55E00",
     "#CC79A7",
@@ -29,7 +28,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "MP": {"color": GREEN, "linestyle": "-.", "linewidth": 1.5},
     "shardmc": {"color": ORANGE, "linestyle": (0, (6, 2, 1, 2)), "linewidth": 1.8},
 }
-"""Line of each method, the posterior's under the others."""
+"""Line of each method. The posterior is drawn below the others."""
 
 _SETTINGS: Any = {
     "font.size": 9,
@@ -55,7 +54,7 @@ def printed() -> Iterator[None]:
 
 
 def canvas(rows: int, columns: int, width: float = 7.2, height: float = 2.3) -> tuple[Canvas, Any]:
-    """A figure and its panels (rows, columns), `height` inches for each row; no window, no global state."""
+    """A figure and its panels (rows, columns), `height` inches per row, without pyplot's global state."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height * rows), layout="constrained")
@@ -63,7 +62,7 @@ def canvas(rows: int, columns: int, width: float = 7.2, height: float = 2.3) -> 
 
 
 def legend_above(figure: Canvas, panel: Any, columns: int = 6) -> None:
-    """One legend for all panels, above them and clear of the curves."""
+    """One legend for all panels, above them."""
     handles, labels = panel.get_legend_handles_labels()
     figure.legend(
         handles,

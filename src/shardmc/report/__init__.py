@@ -1,15 +1,9 @@
-"""What a person looks at: one page per run, and figures for notebooks."""
+"""Reports: one HTML page per run, and figures for notebooks."""
 
+from shardmc.report.densities import plot_marginals, plot_pair
+from shardmc.report.forest import plot_certificate, plot_forest, plot_ridges
 from shardmc.report.page import repr_html, write_report
-from shardmc.report.plots import (
-    plot_certificate,
-    plot_chains,
-    plot_forest,
-    plot_marginals,
-    plot_pair,
-    plot_ridges,
-    plot_shards,
-)
+from shardmc.report.shards import plot_chains, plot_shards
 
 __all__ = [
     "plot_certificate",

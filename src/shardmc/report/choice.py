@@ -1,4 +1,4 @@
-"""What to show first: the parameters that may be most wrong, the pair of them, and the shards that stand out."""
+"""What to show first: the parameters that may be most wrong, the worst pair, and the shards that disagree most."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardmc.errors import OptionError, unknown
+from shardmc.names import shown
 from shardmc.posterior import Posterior
 
 
 def severity(posterior: Posterior) -> np.ndarray | None:
-    """How far each coordinate may be off in units of what is allowed, (dim,); None without a certificate.
+    """How wrong each coordinate may be, as a multiple of what is allowed, (dim,); None without a certificate.
 
     max(|mean error| + 2 se, over its bound;  |sd ratio - 1| + 2 se, over its bound)
     """
@@ -24,17 +25,17 @@ def severity(posterior: Posterior) -> np.ndarray | None:
 
 
 def worst_first(posterior: Posterior) -> list[int]:
-    """All coordinates, those that may be most wrong first; in their own order without a certificate."""
-    grave = severity(posterior)
-    if grave is None:
+    """All coordinates, those that may be most wrong first. Without a certificate they keep their order."""
+    how_wrong = severity(posterior)
+    if how_wrong is None:
         return list(range(len(posterior.names)))
-    return [int(k) for k in np.argsort(-np.nan_to_num(grave, nan=-1.0), kind="stable")]
+    return [int(k) for k in np.argsort(-np.nan_to_num(how_wrong, nan=-1.0), kind="stable")]
 
 
 def worst_pair(posterior: Posterior) -> tuple[int, int] | None:
-    """The two heaviest coordinates of the linear combination that is most wrong; None for a single coordinate.
+    """The two coordinates with the largest weights in the worst linear combination; None for a single coordinate.
 
-    Without a certificate: the two that are most correlated.
+    Without a certificate they are the two most correlated coordinates.
     """
     if len(posterior.names) < 2:
         return None
@@ -55,7 +56,7 @@ def worst_pair(posterior: Posterior) -> tuple[int, int] | None:
 
 
 def _correlation(theta: np.ndarray) -> np.ndarray:
-    """Absolute correlations (dim, dim), -1 on and below the diagonal, so that the largest is of a pair."""
+    """Absolute correlations (dim, dim); -1 on and below the diagonal, so the largest one is that of a pair."""
     finite = theta[np.isfinite(theta).all(axis=1)]
     dim = theta.shape[1]
     found = np.zeros((dim, dim))
@@ -68,9 +69,9 @@ def _correlation(theta: np.ndarray) -> np.ndarray:
 
 
 def shards_to_draw(posterior: Posterior, most: int) -> np.ndarray:
-    """Shards whose curves are drawn: those that disagree most, a third of `most`, and others evenly spaced.
+    """Shards whose curves are drawn, at most `most`: a third are those that disagree most, the others evenly spaced.
 
-    Only shards with draws are among them.
+    Shards without draws are left out.
     """
     shards = posterior.shards
     there = (
@@ -88,7 +89,7 @@ def shards_to_draw(posterior: Posterior, most: int) -> np.ndarray:
 
 
 def coordinates(posterior: Posterior, chosen: Sequence[str | int] | None, most: int) -> list[int]:
-    """Positions of coordinates given by name or position; the worst `most` where none are given."""
+    """Positions of coordinates given by name or position; by default the `most` that may be most wrong."""
     if chosen is None:
         return worst_first(posterior)[:most]
     found = []
@@ -101,26 +102,26 @@ def coordinates(posterior: Posterior, chosen: Sequence[str | int] | None, most: 
             found.append(int(one))
         else:
             raise OptionError(
-                f"There is no coordinate {one}: the posterior has {len(posterior.names)}, counted from 0."
+                f"There is no coordinate {one}: the posterior has {len(posterior.names)} coordinates, counted from 0."
             )
     return found
 
 
 def label(posterior: Posterior, coordinate: int, most: int = 36) -> str:
-    """The coordinate's name, and whether its values are not those of the parameter of that name."""
+    """The coordinate's name, with "(unconstrained)" if its values differ from those of the parameter."""
     name = posterior.names[coordinate]
     natural = posterior.flat().get(name)
     theta = posterior.theta[:, coordinate]
     if natural is not None and natural.shape == theta.shape:
         some = np.isfinite(natural) & np.isfinite(theta)
         if np.allclose(natural[some], theta[some], rtol=1e-5, atol=1e-8):
-            return shortened(name, most)
+            return shortened(shown(name), most)
     suffix = " (unconstrained)"
-    return shortened(name, most - len(suffix)) + suffix
+    return shortened(shown(name), most - len(suffix)) + suffix
 
 
 def shortened(name: str, most: int) -> str:
-    """A name that takes at most so many characters; its end stays, where indices are.
+    """A name cut to at most `most` characters. Its end stays, because indices are there.
 
     >>> shortened("a_very_long_name[12]", 12)
     'a_very…e[12]'

@@ -1,4 +1,4 @@
-"""The figures of a page: which there are, in what order, and what is said below each."""
+"""The figures of the page, in their order, and their captions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from matplotlib.figure import Figure
 from shardmc.check.agreement import LEVEL
 from shardmc.posterior import Posterior
 from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
-from shardmc.report.forest import hides_intervals, plot_certificate, plot_forest
-from shardmc.report.marginals import plot_marginals
-from shardmc.report.pair import plot_pair
-from shardmc.report.ridges import plot_ridges
+from shardmc.report.densities import plot_marginals, plot_pair
+from shardmc.report.forest import hides_intervals, plot_certificate, plot_forest, plot_ridges
 from shardmc.report.shards import outlying, plot_chains, plot_shards
 from shardmc.report.style import to_svg
 
 FIRST = 12
-"""Parameters whose marginals are shown at once."""
+"""Parameters whose marginals are always shown."""
 _SHARDS = 24
-_CURVES = 2_000  # of shards, over all the other parameters
+_CURVES = 2_000  # curves of shards for all other parameters together
 _FOREST = 40  # rows of one forest plot
 _RIDGES = 16  # rows of one ridge plot
 
@@ -48,26 +46,28 @@ def certificate_picture(posterior: Posterior) -> Picture | None:
         return None
     shown = min(len(posterior.names), 30)
     some = (
-        f" The {shown} of {len(posterior.names)} that may be most wrong."
+        f" Shown are the {shown} of {len(posterior.names)} parameters that may be most wrong."
         if shown < len(posterior.names)
         else ""
     )
     caption = (
-        "Estimates with two standard errors, on the unconstrained scale; the shaded band is what counts as within "
-        "bounds, a diamond is an estimate outside it." + some
+        "Estimates ± two standard errors, on the unconstrained scale. Values in the shaded band are within bounds. A "
+        "diamond marks an estimate outside the band." + some
     )
     return picture("certificate", "How wrong each parameter may be", plot_certificate(posterior), caption)
 
 
 def forest_pictures(posterior: Posterior, order: Sequence[str]) -> list[Picture]:
-    """Forest plots of all parameters in that order, so many rows each."""
+    """Forest plots of all parameters in the given order, at most forty in each."""
     chunks = [order[start : start + _FOREST] for start in range(0, len(order), _FOREST)]
-    caption = "Mean (dot), half of the draws (thick) and 95 % of them (thin), on the natural scale."
+    caption = "Mean (dot), 50 % interval (thick line) and 95 % interval (thin line), on the natural scale."
     found = []
     for k, chunk in enumerate(chunks):
         figure = plot_forest(posterior, chunk)
         hidden = (
-            " Intervals that cannot be seen are narrower than their dot." if hides_intervals(figure) else ""
+            " Where no line is visible, the interval is narrower than the dot."
+            if hides_intervals(figure)
+            else ""
         )
         found.append(picture(f"forest-{k}", _span("Estimates", k, len(chunks)), figure, caption + hidden))
     return found
@@ -85,7 +85,7 @@ def marginal_pictures(posterior: Posterior) -> tuple[list[Picture], list[Picture
         figure = plot_marginals(posterior, [k], shards=_SHARDS, legend=False)
         first.append(picture(f"marginal-{k}", f"Marginal density of {posterior.names[k]}", figure))
     rest = order[FIRST:]
-    # What keeps the page small: the more coordinates, the fewer shards of each.
+    # To keep the page small: the more coordinates, the fewer shards for each.
     shards = int(np.clip(_CURVES // max(len(rest), 1), 4, _SHARDS))
     chunks = [rest[start : start + _RIDGES] for start in range(0, len(rest), _RIDGES)]
     title = "Marginal densities"
@@ -96,7 +96,7 @@ def marginal_pictures(posterior: Posterior) -> tuple[list[Picture], list[Picture
 
 
 def marginal_key(posterior: Posterior) -> list[tuple[str, str]]:
-    """What the lines of the marginals are: (colour, words)."""
+    """The legend of the marginals: (colour, text)."""
     drawn, total = len(shards_to_draw(posterior, _SHARDS)), posterior.shards.num_shards
     shards = (
         f"{drawn} of {total:,} shards"
@@ -107,7 +107,7 @@ def marginal_key(posterior: Posterior) -> list[tuple[str, str]]:
     )
     lines = [("combined", "combined posterior"), ("before", f"{shards}, as sampled")]
     if posterior.shard is not None:
-        polished = " and polished" if posterior.polished is not None and posterior.polished.rounds else ""
+        polished = ", and polished" if posterior.polished is not None and posterior.polished.rounds else ""
         lines.append(("after", f"the same shards, moved by the combiner{polished}"))
     return lines
 
@@ -119,12 +119,12 @@ def pair_picture(posterior: Posterior) -> Picture | None:
         return None
     names = " and ".join(posterior.names[k] for k in pair)
     why = (
-        "the two heaviest parameters of the combination that is most wrong"
+        "the two parameters with the largest weights in the worst combination"
         if posterior.certificate is not None
         else "the most correlated pair"
     )
     mode = " The cross is the mode of all rows." if posterior.mode is not None else ""
-    caption = f"{names}, {why}: draws, and regions that hold 50 % and 95 % of them.{mode}"
+    caption = f"{names}: {why}. Dots are draws. The lines enclose 50 % and 95 % of the draws.{mode}"
     return picture("pair", f"Joint density of {names}", plot_pair(posterior, pair), caption)
 
 
@@ -140,19 +140,19 @@ def agreement_picture(posterior: Posterior) -> Picture | None:
         if len(beyond)
         else "No shard stands out."
     )
-    without = f" {missing} without a mode are left out." if missing else ""
+    without = f" {missing} shards have no mode and are left out." if missing else ""
     caption = (
-        "How far each shard's mode is from that of all rows, over what chance makes if all rows come from one model "
-        f"(line, and the band of 95 %). {said}{without} A diamond is a shard that the check names; the chance that it "
-        f"names any shard of random rows is {LEVEL:g}."
+        "Distance of each shard's mode from the mode of all rows, against its expected value if all rows follow one "
+        f"model (line, with a 95 % band). {said}{without} A diamond marks a shard that the check reports. If all rows "
+        f"follow one model, it reports a shard with probability {LEVEL:g}."
     )
     return picture("agreement", "Do the shards agree?", plot_shards(posterior), caption)
 
 
 def chain_picture(posterior: Posterior) -> Picture:
-    """How the chains went."""
-    caption = "Of each shard's own chains, before combining; the worst coordinate of each. Grey: the median."
-    return picture("chains", "How the chains went", plot_chains(posterior), caption)
+    """Diagnostics of the shards' chains."""
+    caption = "Each shard's own chains, before combining: its worst coordinate. The grey line is the median."
+    return picture("chains", "Chains of the shards", plot_chains(posterior), caption)
 
 
 def all_or_nothing(build: Callable[[Posterior], Picture | None], posterior: Posterior) -> list[Picture]:

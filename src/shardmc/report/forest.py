@@ -1,4 +1,4 @@
-"""Intervals of all parameters side by side, and how wrong each may be."""
+"""Figures with one row per parameter: intervals, certificate, and marginal densities."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from shardmc.errors import OptionError, unknown
+from shardmc.names import shown
 from shardmc.posterior import Posterior
-from shardmc.report.choice import coordinates, shortened
+from shardmc.report.choice import coordinates, shards_to_draw, shortened
+from shardmc.report.densities import Curve, marginal
 from shardmc.report.style import COLORS, SharedFigure, draw_curves, styled, tidy_axis
 
 _ROW = 0.17  # inches
 _WIDTH = 4.0
 _DOT = 2.6  # points
 _LONGEST = 22  # characters of a name
-_LIKE = 100.0  # parameters whose reach differs by less share an axis
+_LIKE = 100.0  # parameters share an axis if their reaches differ by less than this factor
 _MOST_PANELS = 5
+_RIDGE = 0.34  # inches of a row of densities
+_WINDOW = 4.0  # sds on either side of the mean that a row of densities shows
+_PEAK = 0.4  # about the height of a standard normal density
 
 
 @styled
@@ -27,7 +32,7 @@ def plot_forest(
 ) -> Figure:
     """Mean, inner half and central interval of every parameter on the natural scale.
 
-    Parameters of a like size share an axis, so that small ones are not squeezed to a dot by large ones.
+    Parameters of similar size share an axis, so that large ones do not squeeze small ones to a dot.
 
     Parameters
     ----------
@@ -36,7 +41,7 @@ def plot_forest(
     parameters
         Names such as `beta[3]`; all by default.
     interval
-        Probability of the thin line; the thick one holds one half.
+        Probability of the thin line's interval. The thick line is the 50 % interval.
     """
     if not 0 < interval < 1:
         raise OptionError(f"interval must lie between 0 and 1, not {interval!r}.")
@@ -68,7 +73,7 @@ def plot_forest(
 
 
 def _by_reach(table: np.ndarray) -> list[list[int]]:
-    """Rows in groups whose largest absolute values are of a like size, in their own order within a group."""
+    """Groups of rows whose largest absolute values are of similar size. Rows keep their order within a group."""
     reach = np.nan_to_num(np.abs(table[:, [0, 3]]).max(axis=1))
     groups: list[list[int]] = []
     for k in np.argsort(-reach, kind="stable"):
@@ -106,14 +111,14 @@ def hides_intervals(figure: Figure) -> bool:
 
 @styled
 def plot_certificate(posterior: Posterior, parameters: Sequence[str | int] | None = None) -> Figure:
-    """Error of the mean and ratio of the standard deviations per coordinate, with two standard errors.
+    """Error of the mean and ratio of the standard deviations of each coordinate, ± two standard errors.
 
-    The shaded band is what counts as within bounds.
+    Values in the shaded band are within bounds.
 
     Parameters
     ----------
     posterior
-        What `fit` returned, with its certificate.
+        What `fit` returned. It must have a certificate.
     parameters
         Coordinates by name or position; by default the thirty that may be most wrong.
     """
@@ -166,8 +171,8 @@ def _draw_errors(axes: Axes, value: np.ndarray, se: np.ndarray, target: float, b
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """One row per name, the first on top, long names cut."""
-    short = [shortened(name, _LONGEST) for name in names]
+    """One row per name, the first at the top. Long names are cut."""
+    short = [shortened(shown(name), _LONGEST) for name in names]
     axes.set_yticks(np.arange(len(names)), short, color=COLORS["ink"])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -175,5 +180,55 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def left_margin(names: Sequence[str]) -> float:
-    """Share of the width that the longest name takes."""
+    """Share of the figure's width that the longest name needs."""
     return 0.04 + min(max(map(len, names), default=1), _LONGEST) * 0.0185
+
+
+@styled
+def plot_ridges(
+    posterior: Posterior, parameters: Sequence[str | int] | None = None, *, shards: int = 8
+) -> Figure:
+    """Densities of the combined posterior and of the shards after the combiner moved them, one row per coordinate.
+
+    Parameters
+    ----------
+    posterior
+        What `fit` returned.
+    parameters
+        Coordinates by name or position; by default the twenty that may be most wrong.
+    shards
+        The largest number of shards to draw.
+    """
+    chosen = coordinates(posterior, parameters, 20)
+    drawn = shards_to_draw(posterior, shards)
+    names = [posterior.names[k] for k in chosen]
+    height = _RIDGE * len(chosen) + 0.75
+    figure = SharedFigure((4.0, height))
+    left = left_margin(names)
+    axes = figure.add_axes((left, 0.42 / height, 0.97 - left, 1 - 0.44 / height))
+    combined, moved = [], []
+    for row, k in enumerate(chosen):
+        curves = marginal(posterior, k, drawn, before=False)
+        combined += _ridge([curves.combined], curves.center, curves.sd, row)
+        moved += _ridge(curves.after, curves.center, curves.sd, row)
+        axes.axhline(row, color=COLORS["rule"], linewidth=0.6, zorder=0)
+    draw_curves(axes, moved, color=COLORS["after"], linewidth=0.7, alpha=0.75)
+    draw_curves(axes, combined, color=COLORS["combined"], linewidth=1.5)
+    name_rows(axes, names)
+    axes.set_ylim(len(chosen) - 0.75, -1.25)
+    axes.set_xlim(-_WINDOW, _WINDOW)
+    axes.set_xlabel("sds from the mean of the draws")
+    tidy_axis(axes, ticks=4)
+    return figure
+
+
+def _ridge(curves: Sequence[Curve], center: float, sd: float, row: int) -> list[Curve]:
+    """Curves in standard units that rise from the line of their row. Rows are counted from the top."""
+    if not sd > 0:
+        return []
+    inside = []
+    for x, y in curves:
+        z = (x - center) / sd
+        seen = np.abs(z) <= _WINDOW
+        inside.append((z[seen], row - 0.9 * np.minimum(y[seen] * sd / _PEAK, 1.4)))
+    return inside

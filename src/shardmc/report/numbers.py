@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: as many digits as mean something, true minus signs, a dash for what is missing."""
+"""Numbers for readers: as many digits as are meaningful, true minus signs, and a dash for a missing value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_DECIMALS = 7
 
 
 def fixed(value: float, decimals: int, *, sign: bool = False) -> str:
-    """A number with so many decimals; with a plus sign if asked.
+    """A number with this many decimals, with a plus sign if `sign`.
 
     >>> fixed(-1.005, 1), fixed(0.04, 2, sign=True), fixed(float("nan"), 2)
     ('−1.0', '+0.04', '–')
@@ -23,14 +23,14 @@ def fixed(value: float, decimals: int, *, sign: bool = False) -> str:
     if not math.isfinite(value):
         return DASH
     text = f"{value:{'+' if sign else ''},.{decimals}f}"
-    # A rounded zero has no sign: "−0.00" would claim one.
+    # A number that rounds to zero has no sign.
     if float(text.replace(",", "")) == 0:
         text = text.lstrip("+-")
     return text.replace("-", _MINUS)
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, in powers of ten where zeros would hide it.
+    """A number with this many significant digits; as a power of ten if it is very large or very small.
 
     >>> significant(0.0123456), significant(1234567.0), significant(1234.0), significant(-2.5e-9)
     ('0.0123', '1.23·10⁶', '1,234', '−2.50·10⁻⁹')
@@ -48,7 +48,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def trimmed(value: float, digits: int = 4) -> str:
-    """A number with at most so many significant digits, without zeros at its end.
+    """A number with at most this many significant digits, without trailing zeros.
 
     >>> trimmed(0.2), trimmed(14.0), trimmed(123.456), trimmed(2.0e-9)
     ('0.2', '14', '123.5', '2·10⁻⁹')
@@ -71,7 +71,7 @@ def probability(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """A whole number with its thousands apart.
+    """A whole number with commas between thousands.
 
     >>> count(12345.4)
     '12,345'
@@ -80,7 +80,7 @@ def count(value: float) -> str:
 
 
 def decimals(scale: float, digits: int = 2) -> int | None:
-    """Decimals at which a number of that size shows so many digits; None where powers of ten are needed.
+    """How many decimals show this many digits of a number of that size; None if it needs powers of ten.
 
     >>> decimals(0.0034), decimals(12.0), decimals(1e-12)
     (4, 0, None)
@@ -125,7 +125,7 @@ def duration(seconds: float) -> str:
 
 
 def plain(value: Any) -> str:
-    """Any value of a plan or a finding as text; numbers that are not finite are a dash."""
+    """Any value of a plan or a finding as text. A number that is not finite becomes a dash."""
     if value is None:
         return "none"
     if isinstance(value, bool | np.bool_):
@@ -145,7 +145,7 @@ def plain(value: Any) -> str:
 
 
 def aligned(texts: Sequence[str]) -> list[str]:
-    """Pad numbers on the right with spaces as wide as digits, so that a right-aligned column has its points in line.
+    """Pad numbers on the right with spaces as wide as digits, so that a right-aligned column aligns at the points.
 
     >>> [text.replace("\u2007", "_").replace("\u2008", ".") for text in aligned(["1.25", "10", "–"])]
     ['1.25', '10.__', '–.__']

@@ -1,4 +1,4 @@
-"""One self-contained HTML page that says whether to believe a posterior, and why; a short form for notebooks."""
+"""One self-contained HTML page that says whether to trust a posterior, and why; and a short form for notebooks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from shardmc.check.findings import ordered
 from shardmc.errors import RunError
+from shardmc.names import shown_text
 from shardmc.posterior import Posterior
 from shardmc.report import figures, tables
 from shardmc.report.choice import worst_first
@@ -23,13 +24,13 @@ from shardmc.types import Finding
 if TYPE_CHECKING:
     import pandas as pd
 
-_ROWS = 25  # of the summary table that are shown at once
+_ROWS = 25  # rows of the summary table that are always shown
 _NOTEBOOK_ROWS = 10
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The verdict as the page says it: a class for its colour, a mark, a word, a sentence, what to do."""
+    """The verdict as the page shows it: a CSS class for its colour, a mark, a word, a sentence, and advice."""
 
     kind: str
     mark: str
@@ -39,22 +40,22 @@ class Headline:
 
 
 def write_report(posterior: Posterior, path: str | Path) -> Path:
-    """Write one HTML page about a posterior, with everything it needs inside.
+    """Write one self-contained HTML page about a posterior.
 
-    The page has the verdict on top, then findings, estimates, what the combination did to the shards, whether they
-    agree, how their chains went, what the run cost and what is needed to repeat it.
+    The verdict comes first. Then follow the findings, the estimates, what the combination did to the shards, whether
+    the shards agree, how their chains mixed, what the run cost, and how to repeat it.
 
     Parameters
     ----------
     posterior
         What `fit` or `load` returned.
     path
-        The file to write; in a folder that exists it is called `report.html`.
+        The file to write. If it is a folder, the file in it is called `report.html`.
 
     Returns
     -------
     Path
-        The file written.
+        The file that was written.
     """
     path = Path(path)
     if path.is_dir():
@@ -76,7 +77,7 @@ def render(posterior: Posterior) -> str:
     summary = tables.summary_table(posterior, frame, order)
     first, others = figures.marginal_pictures(posterior)
     forests = figures.forest_pictures(posterior, [row[0] for row in summary.rows])
-    return (
+    page = (
         _environment()
         .get_template("page.html.jinja")
         .render(
@@ -112,6 +113,7 @@ def render(posterior: Posterior) -> str:
             dark=DARK,
         )
     )
+    return shown_text(page)  # names may be part of every sentence on it
 
 
 def repr_html(posterior: Posterior) -> str:
@@ -123,7 +125,7 @@ def repr_html(posterior: Posterior) -> str:
         What `fit` or `load` returned.
     """
     summary = tables.summary_table(posterior, posterior.summary())
-    return (
+    return shown_text(
         _environment()
         .get_template("notebook.html.jinja")
         .render(
@@ -141,8 +143,8 @@ def headline(posterior: Posterior) -> Headline:
     """The verdict in words."""
     certificate = posterior.certificate
     if certificate is None:
-        sentence = "Nothing has measured how far these draws are from the posterior."
-        advice = "Call fit with check=True; it needs a mode of all rows."
+        sentence = "The distance of these draws from the posterior was not measured."
+        advice = "Call fit with check=True. The check needs the mode of all rows."
         return Headline("none", "○", "Not certified", sentence, advice)
     kind = certificate.verdict.replace(" ", "-")
     word, _, rest = certificate.sentence.partition(": ")
@@ -154,7 +156,7 @@ def headline(posterior: Posterior) -> Headline:
 
 
 def _what(posterior: Posterior) -> str:
-    """What was drawn from how much, in one line."""
+    """Numbers of draws, parameters, shards and rows, in one line."""
     many, shards = len(posterior.names), posterior.shards.num_shards
     rows = posterior.plan.get("rows")
     of = f" of {count(rows)} rows" if isinstance(rows, int | float) else ""
@@ -165,7 +167,7 @@ def _what(posterior: Posterior) -> str:
 
 
 def _facts(posterior: Posterior, frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """The numbers one looks for first."""
+    """The most important numbers."""
     ess, r_hat = frame["ess"].to_numpy(float), frame["r_hat"].to_numpy(float)
     facts = [
         ("draws", count(posterior.num_draws)),
@@ -192,7 +194,7 @@ def _extreme(values: np.ndarray, reduce: np.ufunc) -> float:
 
 
 def _findings(found: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Findings, the gravest first, with their numbers as text."""
+    """Findings, most serious first, with their numbers as text."""
     return [
         {
             "level": finding.level,

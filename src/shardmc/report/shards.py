@@ -1,4 +1,4 @@
-"""Do the shards agree, and how did their chains go: figures with one mark per shard."""
+"""Figures with one mark per shard: whether the shards agree, and how their chains mixed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_NAMED = 6
 
 
 def outlying(posterior: Posterior) -> np.ndarray:
-    """Shards that the check of agreement names, those with the largest Q first."""
+    """Shards that the agreement check reports, largest Q first."""
     q = posterior.shards.disagreement
     if q is None:
         return np.empty(0, int)
@@ -27,7 +27,7 @@ def outlying(posterior: Posterior) -> np.ndarray:
 
 
 def _named(posterior: Posterior, check: str, about: str) -> set[int]:
-    """Shards in the findings of a check that are about one of its numbers."""
+    """Shards in those findings of a check that are about one of its numbers."""
     found: set[int] = set()
     for finding in posterior.findings:
         if finding.check == check and about in finding.values:
@@ -38,19 +38,22 @@ def _named(posterior: Posterior, check: str, about: str) -> set[int]:
 
 @styled
 def plot_shards(posterior: Posterior) -> Figure:
-    """Disagreement of every shard with the whole against what chance makes: a straight line if all is well.
+    """Disagreement of every shard with all rows, against its expected value: a straight line if all is well.
 
-    Q_i of shard i, sorted, over the quantiles of chi^2 with d degrees of freedom; the band holds each point with
-    probability 0.95. Diamonds are the shards that the check of agreement names.
+    The sorted Q_i of the shards are drawn against the quantiles of chi^2 with d degrees of freedom. If all rows follow
+    one model, the band contains each point with probability 0.95. Diamonds mark the shards that the agreement check
+    reports.
 
     Parameters
     ----------
     posterior
-        What `fit` returned, of more than one shard and with modes.
+        What `fit` returned. It must have more than one shard, and modes.
     """
     q = posterior.shards.disagreement
     if q is None or not np.isfinite(q).any():
-        raise OptionError("There is no shard agreement to draw: it takes several shards, and their modes.")
+        raise OptionError(
+            "There is no shard agreement to draw: it needs at least two shards, and their modes."
+        )
     there = np.flatnonzero(np.isfinite(q))
     order = there[np.argsort(q[there], kind="stable")]
     values, count, dim = q[order], len(order), len(posterior.names)
@@ -77,7 +80,7 @@ def plot_shards(posterior: Posterior) -> Figure:
 
 
 def _draw_chance(axes: Axes, expected: np.ndarray, dim: int) -> float:
-    """Draw what chance makes, the line of equality and the band around it, and return the height of the band."""
+    """Draw the line of equality and the band around it; return the height of the band."""
     count = len(expected)
     rank = np.arange(1, count + 1)
     low, high = (stats.chi2.ppf(stats.beta.ppf(p, rank, count + 1 - rank), dim) for p in (0.025, 0.975))
@@ -87,7 +90,7 @@ def _draw_chance(axes: Axes, expected: np.ndarray, dim: int) -> float:
 
 
 def _logarithmic(axes: Axes, smallest: float, largest: float) -> None:
-    """Shards far beyond chance leave no room for the others unless the axis is logarithmic."""
+    """A logarithmic axis: shards that disagree much would leave no room for the others on a linear one."""
     axes.set_yscale("log")
     axes.set_ylim(0.6 * smallest, 3 * largest)
     decades = np.arange(np.ceil(np.log10(0.6 * smallest)), np.floor(np.log10(3 * largest)) + 1)
@@ -102,16 +105,14 @@ def _dots(axes: Axes, x: np.ndarray, y: np.ndarray, color: str, marker: str) -> 
 
 
 def _name_shards(axes: Axes, x: np.ndarray, y: np.ndarray, shards: np.ndarray) -> None:
-    """Names of the shards in a column left of them, moved down where they would overlap; many of them on top."""
+    """Write the shards' names to their left, moved down where they would overlap; in the title if there are many."""
     if len(shards) > _MOST_NAMED:
-        gravest = ", ".join(map(str, shards[:_MOST_NAMED]))
-        axes.set_title(
-            f"{len(shards)} shards disagree, the gravest: {gravest}", fontsize=7.5, weight="normal"
-        )
+        worst = ", ".join(map(str, shards[:_MOST_NAMED]))
+        axes.set_title(f"{len(shards)} shards disagree, most of all {worst}", fontsize=7.5, weight="normal")
         return
     if len(shards) == 0:
         return
-    axes.autoscale_view()  # matplotlib does so only when it draws, and the transformations need the limits
+    axes.autoscale_view()  # matplotlib would do it when drawing, but the transformations need the limits now
     height = 72 * axes.get_position().height * axes.figure.get_figheight()  # type: ignore[union-attr]
     at = axes.transAxes.inverted().transform(axes.transData.transform(np.stack([x, y], axis=1)))
     left = float(at[:, 0].min()) - 0.06
@@ -141,7 +142,7 @@ def _name_shards(axes: Axes, x: np.ndarray, y: np.ndarray, shards: np.ndarray) -
 def plot_chains(posterior: Posterior) -> Figure:
     """Acceptance, smallest effective size and largest R-hat of every shard's own chains.
 
-    Diamonds are the shards that the check of chains names.
+    Diamonds mark the shards that the chain check reports.
 
     Parameters
     ----------
@@ -169,7 +170,7 @@ def plot_chains(posterior: Posterior) -> Figure:
 
 
 def worst_of(table: np.ndarray, reduce: np.ufunc) -> np.ndarray:
-    """One number per shard of a (shard, dim) table; NaN where it holds none."""
+    """One number per shard from a (shard, dim) table; NaN if a shard has none."""
     return reduce.reduce(np.asarray(table, float), axis=1)
 
 

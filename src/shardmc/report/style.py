@@ -1,4 +1,4 @@
-"""The look that all figures share: colours that the page can swap for dark ones, axes, and SVG without ballast."""
+"""The style of all figures: colours that the page can replace by dark ones, axes, and compact SVG."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, MaxNLocator
 
+from shardmc.names import shown_text
+
 P = ParamSpec("P")
 
 COLORS: Mapping[str, str] = {
@@ -28,9 +30,9 @@ COLORS: Mapping[str, str] = {
     "good": "#0a7a5c",
     "alarm": "#b3261e",
 }
-"""Colours by what they mean, on white. In a page each is the CSS variable of its name, so that it can be a dark one.
+"""Colours by their meaning, on white. In a page each is a CSS variable of the same name, which a dark page changes.
 
-Blue against orange can be told apart with every kind of colour vision; no figure tells anything by colour alone.
+Everyone can tell blue from orange, with any kind of colour vision. No figure relies on colour alone.
 """
 
 DARK: Mapping[str, str] = {
@@ -70,7 +72,7 @@ RC: dict[Any, Any] = {
     "legend.frameon": False,
     "figure.facecolor": "white",
     "savefig.dpi": 150,
-    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud, and takes the page's font
+    "svg.fonttype": "none",  # text stays text: it can be searched and read aloud, and has the page's font
     "svg.hashsalt": "shardmc",
 }
 
@@ -82,14 +84,14 @@ _LINE_TO = re.compile(r"(?<=\d) L (?=[-\d])")  # points after a first one are li
 
 
 class SharedFigure(Figure):
-    """A figure that notebooks show as SVG without any of pyplot's global state."""
+    """A figure that notebooks show as SVG, without pyplot's global state."""
 
     def _repr_svg_(self) -> str:
         return _draw(self, transparent=False)
 
 
 def styled(plot: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Run a function that draws a figure in the shared style."""
+    """Let a function draw its figure in the shared style."""
 
     @wraps(plot)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -106,7 +108,7 @@ class TickLabels(Formatter):
         return self.format_ticks([x])[0]
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:  # type: ignore[override]
-        """Labels of all ticks of an axis, of one kind."""
+        """Labels of all ticks of an axis, in one format."""
         ticks = np.asarray(values, float)
         largest = float(np.abs(ticks).max(initial=0.0))
         step = float(np.diff(np.sort(ticks)).min()) if len(ticks) > 1 else largest
@@ -119,7 +121,7 @@ class TickLabels(Formatter):
 
 
 def _decimals(step: float) -> int:
-    """Decimals that tell apart numbers `step` from each other, 2.5 from 5 as well as 0.025 from 0.05."""
+    """Number of decimals that distinguishes numbers `step` apart, such as 2.5 and 5, or 0.025 and 0.05."""
     if not step > 0:
         return 0
     places = max(0, -math.floor(math.log10(step) + 1e-9))
@@ -127,20 +129,20 @@ def _decimals(step: float) -> int:
 
 
 def tidy_axis(axes: Axes, which: str = "x", ticks: int = 4) -> None:
-    """Few ticks at round numbers, with their labels."""
+    """A few labelled ticks at round numbers."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10], min_n_ticks=2))
     axis.set_major_formatter(TickLabels())
 
 
 def no_y_axis(axes: Axes) -> None:
-    """Densities are read by their shape: no scale, no line."""
+    """Hide the y axis: the shape of a density matters, not its height."""
     axes.yaxis.set_visible(False)
     axes.spines["left"].set_visible(False)
 
 
 def draw_curves(axes: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], **line: object) -> None:
-    """Many curves as one line with gaps: one element of the picture, however many they are."""
+    """Draw many curves as one line with gaps, which is one element of the SVG."""
     if not curves:
         return
     gap = np.array([np.nan])
@@ -152,17 +154,17 @@ def draw_curves(axes: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], **l
 def to_svg(figure: Figure, title: str, name: str) -> str:
     """The figure as an SVG element for a page.
 
-    Colours become CSS variables, fonts are the page's, identifiers start with `name` so that many figures can live in
-    one page, and what a browser does not need is left out.
+    Colours become CSS variables, and fonts are those of the page. Identifiers start with `name`, so that a page can
+    have many figures. What a browser does not need is left out.
 
     Parameters
     ----------
     figure
         A figure in the shared style.
     title
-        What it shows, for those who cannot see it.
+        What the figure shows, for readers who cannot see it.
     name
-        A word that no other figure of the page has.
+        A name that is unique in the page.
     """
     root = ElementTree.fromstring(_draw(figure, transparent=True))
     known = {color: f"var(--{meaning})" for meaning, color in COLORS.items()}
@@ -182,7 +184,7 @@ def _draw(figure: Figure, *, transparent: bool) -> str:
         figure.savefig(
             target, format="svg", transparent=transparent, metadata={"Date": None, "Creator": None}
         )
-    return target.getvalue()
+    return shown_text(target.getvalue())  # XML has no place for control characters, and names may have some
 
 
 def _copy(
@@ -212,11 +214,11 @@ def _copy(
         return  # the invisible background of figure and axes
     styles = {child.attrib.get("style", "") for child in element}
     if tag == "g" and len(element) > 2 and len(styles) == 1 and all(c.tag == f"{_SVG}use" for c in element):
-        # Marks of one kind: their style is said once.
+        # Marks of one kind share one style.
         attributes["style"] = _restyle(styles.pop(), colors)
         for child in element:
             child.attrib.pop("style", None)
-    # A group without attributes says nothing: its children move up.
+    # A group without attributes is not needed: its children move up.
     copy = parent if tag == "g" and not attributes else ElementTree.SubElement(parent, tag, attributes)
     if tag in ("text", "tspan"):
         copy.text = element.text

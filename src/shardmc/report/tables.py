@@ -1,4 +1,4 @@
-"""The tables of a report, as rows of text: parameters, shards, stages, what is needed to repeat the run."""
+"""The tables of a report as rows of text: parameters, shards, stages, and how to repeat the run."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Table:
     head: tuple[str, ...]
     rows: list[tuple[str, ...]]
     words: frozenset[int] = frozenset()
-    """Columns of words, set left; all others but the first are numbers, set right."""
+    """Columns of words, aligned left. All others except the first are numbers, aligned right."""
 
     def part(self, start: int, stop: int | None = None) -> Table:
         return Table(self.head, self.rows[start:stop], self.words)
 
 
 def summary_table(posterior: Posterior, frame: pd.DataFrame, order: Sequence[str] | None = None) -> Table:
-    """Rows of `Posterior.summary`, and how far off each may be, in the order given or their own."""
+    """Rows of `Posterior.summary` with their certificate, in the given order or their own."""
     names = [str(name) for name in frame.index]
     if order is not None:
         names = sorted(names, key=lambda name: order.index(name) if name in order else len(order))
@@ -66,7 +66,7 @@ def summary_table(posterior: Posterior, frame: pd.DataFrame, order: Sequence[str
 
 
 def _errors(posterior: Posterior, names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Certificate of each parameter in words: error of the mean, ratio of sds, verdict."""
+    """Certificate of each parameter as text: error of the mean, ratio of sds, verdict."""
     certificate = posterior.certificate
     assert certificate is not None
     own = {name: k for k, name in enumerate(certificate.names)}
@@ -97,7 +97,7 @@ def plus_minus(value: float, se: float, *, sign: bool = False) -> str:
 
 
 def combination_table(posterior: Posterior) -> Table | None:
-    """The linear combinations of parameters that are most wrong; None without a certificate or for one parameter."""
+    """The linear combinations with the largest errors; None without a certificate or with one parameter."""
     certificate = posterior.certificate
     if certificate is None or len(posterior.names) < 2:
         return None
@@ -113,7 +113,7 @@ def combination_table(posterior: Posterior) -> Table | None:
 
 
 def polishing_table(posterior: Posterior) -> Table | None:
-    """The certificate before and after polishing; None where nothing was polished."""
+    """The certificate before and after polishing; None if nothing was polished."""
     certificate, polished = posterior.certificate, posterior.polished
     if certificate is None or polished is None or not polished.rounds:
         return None
@@ -149,7 +149,7 @@ def _furthest(ratios: np.ndarray) -> float:
 
 
 def shard_table(posterior: Posterior, most: int = 8) -> Table:
-    """The shards that stand out most: by disagreement, divergences, then R-hat."""
+    """The most conspicuous shards: by disagreement, then divergences, then R-hat."""
     shards = posterior.shards
     r_hat, ess = worst_of(shards.r_hat, np.fmax), worst_of(shards.ess, np.fmin)
     q = np.full(shards.num_shards, np.nan) if shards.disagreement is None else shards.disagreement
@@ -185,7 +185,7 @@ def shard_table(posterior: Posterior, most: int = 8) -> Table:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a run: how long it took, its share of the time in percent, passes over the data."""
+    """One stage of a run: its time, its share of the total time in percent, and its passes over the data."""
 
     name: str
     time: str
@@ -194,7 +194,7 @@ class Stage:
 
 
 def stages(posterior: Posterior) -> list[Stage]:
-    """Every stage in the order in which it ran."""
+    """The stages in the order in which they ran."""
     total = sum(posterior.seconds.values()) or 1.0
     names = list(dict.fromkeys([*posterior.seconds, *posterior.passes]))
     counts = aligned([trimmed(posterior.passes.get(name, float("nan")), 3) for name in names])
@@ -210,12 +210,12 @@ def stages(posterior: Posterior) -> list[Stage]:
 
 
 def pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A mapping as text, key by key."""
+    """Keys and values of a mapping as text."""
     return [(str(key).replace("_", " "), plain(value)) for key, value in values.items()]
 
 
 def call(plan: Mapping[str, Any]) -> str | None:
-    """The call of fit or glm that a plan came from; None where the plan does not tell, or rows were appended.
+    """The call of fit or glm that made a plan; None if the plan does not tell, or if rows were appended.
 
     >>> print(call({"shards": 10, "draws": 2000, "seed": 1, "sampler": "Auto()", "keep": 0.2}))
     shardmc.fit(
@@ -246,10 +246,10 @@ def call(plan: Mapping[str, Any]) -> str | None:
 
 
 def _formula_arguments(plan: Mapping[str, Any]) -> list[str]:
-    """What glm was given about the model. Priors are those of the result: defaults depend on the rows."""
+    """The arguments of glm that describe the model. Priors come from the result, since defaults depend on the rows."""
     stored, roles = dict(plan["glm"]["family"]), plan["glm"]["roles"]
     family = stored.pop("name")
-    # What is no text or number, such as the levels of an ordered response, comes from the rows.
+    # Other values, such as the levels of an ordered response, come from the rows.
     options = ", ".join(
         f"{key}={value}" for key, value in stored.items() if isinstance(value, str | int | float)
     )

@@ -1,4 +1,4 @@
-"""What a run is of: its plan, and the fingerprints of its data and model, as manifest.json keeps them."""
+"""What a run computes: its plan and the fingerprints of its data and model, stored in manifest.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shardmc.errors import RunError
-from shardmc.store.record import Layout
 
 SCHEMA = 1
 """Version of the layout of a run folder; a folder of another version is refused."""
@@ -34,10 +33,10 @@ def package_versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a run is of.
+    """What a run computes.
 
     `plan` holds plain values (numbers, text, lists, tables of them), among them the number of `shards`. Plan, data,
-    model, layout and schema must be equal for a run to be resumed; `versions` may differ, and a note says so.
+    model and schema must be equal for a run to be resumed; `versions` may differ, and a note says so.
 
     >>> first = Manifest({"shards": 100, "seed": 0}, data="3f2a", model="b81c")
     >>> Manifest.from_json(first.to_json(), "manifest.json") == first
@@ -49,12 +48,10 @@ class Manifest:
     plan: Mapping[str, Any]
     data: str
     model: str
-    layout: Layout = field(default_factory=dict)
-    """Arrays that every shard's file must hold."""
     versions: Mapping[str, str] = field(default_factory=package_versions)
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """The run's own name, which every file of it repeats: another run's file is told by it."""
+    """The run's own name. Every file of the run repeats it, so a file of another run is recognised."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -72,18 +69,18 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str | bytes, name: str) -> Manifest:
-        """Read a manifest; `name` is the file's, for the sentence of the RunError."""
+        """Read a manifest. `name` is the name of its file, for error messages."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise RunError(
-                f"{name} is not JSON, so that it cannot be told what this run is of. {_ADVICE}"
+                f"{name} is not JSON, so it does not say what the run computes. {_ADVICE}"
             ) from error
         if not isinstance(values, dict):
             raise RunError(
                 f"{name} is not a manifest: it holds a {type(values).__name__}, not a table. {_ADVICE}"
             )
-        # The version comes first: with another one, other keys may be right.
+        # The version is checked first: another version may have other keys.
         if "schema" in values and values["schema"] != SCHEMA:
             raise RunError(
                 f"{name} has schema version {_shown(values['schema'])}; this version of shardmc reads {SCHEMA}. "
@@ -93,22 +90,20 @@ class Manifest:
         missing = [each for each in names if each not in values]
         if missing:
             raise RunError(f"{name} lacks {', '.join(map(repr, missing))}. {_ADVICE}")
-        if not _is_layout_json(values["layout"]):
-            raise RunError(f"{name} is not valid: 'layout' must be {_CHECKS['layout'][1]}. {_ADVICE}")
-        values["layout"] = {key: (dtype, tuple(shape)) for key, (dtype, shape) in values["layout"].items()}
         try:
             return Manifest(**{each: values[each] for each in names})
         except RunError as error:
             raise RunError(f"{name} is not valid: {error} {_ADVICE}") from error
 
     def differences(self, call: Manifest) -> list[str]:
-        """Where this manifest, read from a folder, and that of the present call are of different runs."""
+        """What differs between this manifest, read from a folder, and that of the present call."""
         there, here = self._plain(), call._plain()
         others = [sentence for name, sentence in _OTHER.items() if there[name] != here[name]]
         pairs = [("schema", there["schema"], here["schema"])]
-        for name in ("plan", "layout"):
-            for key in sorted({*there[name], *here[name]}):
-                pairs.append((f"{name} {key}", there[name].get(key, _ABSENT), here[name].get(key, _ABSENT)))
+        old, new = there["plan"], here["plan"]
+        pairs += [
+            (f"plan {key}", old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in sorted({*old, *new})
+        ]
         return others + [
             f"{name} is {_shown(a)} there and {_shown(b)} here" for name, a, b in pairs if not _same(a, b)
         ]
@@ -120,11 +115,11 @@ class Manifest:
 
 _ADVICE = "Repair it from a copy, or use another folder."
 _ABSENT = "absent"
-_OTHER = {"data": "its rows or columns are others", "model": "its model or priors are others"}
+_OTHER = {"data": "its rows or columns are different", "model": "its model or priors are different"}
 
 
 def _same(a: Any, b: Any) -> bool:
-    # Python holds True == 1; a plan does not.
+    # In Python True == 1; in a plan they differ.
     return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
@@ -152,17 +147,6 @@ def _is_versions(value: object) -> bool:
     )
 
 
-def _is_layout_json(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(entry, list | tuple)
-        and len(entry) == 2
-        and isinstance(entry[0], str)
-        and isinstance(entry[1], list | tuple)
-        and all(length is None or type(length) is int for length in entry[1])
-        for entry in value.values()
-    )
-
-
 def _is_time(value: object) -> bool:
     try:
         return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
@@ -175,7 +159,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "plan": (_is_plan, f"a table of plain values with 'shards' from 1 to {_MOST_SHARDS}"),
     "data": (lambda value: isinstance(value, str) and value != "", "a fingerprint (text)"),
     "model": (lambda value: isinstance(value, str) and value != "", "a fingerprint (text)"),
-    "layout": (_is_layout_json, "a table of array names with [dtype, shape]"),
     "versions": (_is_versions, "a table of package names and versions"),
     "created": (_is_time, "a time with its zone (ISO 8601)"),
     "run": (

@@ -15,8 +15,6 @@ import numpy as np
 from shardmc.errors import RunError
 
 Arrays = Mapping[str, np.ndarray]
-Layout = Mapping[str, tuple[str, tuple[int | None, ...]]]
-"""Arrays that must be there: name -> (dtype, shape), None for an axis of any length."""
 
 _HEADER = "_header"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")
@@ -82,22 +80,3 @@ def decode(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not _NAME.fullmatch(name) or not isinstance(array, np.ndarray) or array.dtype.kind not in _KINDS:
             raise DamagedError(f"an entry {name!r} that is no array of a run")
     return header, entries
-
-
-def misfit(arrays: Arrays, layout: Layout) -> str | None:
-    """In a few words, how arrays differ from their layout; None where they fit. Further arrays are allowed.
-
-    >>> misfit({"draws": np.zeros((5, 2))}, {"draws": ("float64", (None, 3))})
-    "array 'draws' is float64 (5, 2), not float64 (*, 3)"
-    """
-    for name, (dtype, shape) in layout.items():
-        if name not in arrays:
-            return f"no array {name!r}"
-        array = np.asarray(arrays[name])
-        fits = len(array.shape) == len(shape) and all(
-            want in (None, length) for want, length in zip(shape, array.shape, strict=True)
-        )
-        if array.dtype.name != dtype or not fits:
-            wanted = ", ".join("*" if length is None else str(length) for length in shape)
-            return f"array {name!r} is {array.dtype.name} {array.shape}, not {dtype} ({wanted})"
-    return None

@@ -1,4 +1,4 @@
-"""A run folder, open for writing: what was computed before is found, and what is written now survives."""
+"""A run folder that is open for writing: it finds earlier results and keeps new ones safe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardmc.store.files import inside, is_temporary, make_folder, remove_tempor
 from shardmc.store.lock import NAMES as LOCK_NAMES
 from shardmc.store.lock import Lock
 from shardmc.store.manifest import Manifest
-from shardmc.store.record import Arrays, DamagedError, encode, misfit
+from shardmc.store.record import Arrays, DamagedError, encode
 from shardmc.store.shards import (
     ASIDE,
     MANIFEST,
@@ -31,10 +31,10 @@ _LOCATED = "located.npz"
 
 @final
 class Run:
-    """A run folder under this process's lock; `Run.open` makes one, `with` or `close` lets it go.
+    """A run folder that this process has locked. `Run.open` opens it; `with` or `close` releases it.
 
-    Every file appears complete or not at all, carries a checksum and the run's name, and is checked against both,
-    and against the manifest, when it is read. A file that cannot be used is set aside and counts as not there.
+    Every file is complete or absent. It contains a checksum and the run's name, and reading it checks both. A file that
+    fails the check is renamed and counts as missing.
 
     >>> import tempfile
     >>> manifest = Manifest({"shards": 3, "seed": 0}, data="3f2a", model="b81c")
@@ -43,14 +43,14 @@ class Run:
     ...         run.write(0, {"draws": np.zeros((4, 2))})
     ...         run.write_failure(2, "no mode")
     ...     with Run.open(folder, manifest) as run:
-    ...         print(run.finished(), run.failures(), run.missing(), run.read(0)["draws"].shape)
-    ...         print(run.notes[0])
-    [0] {2: 'no mode'} [1] (4, 2)
-    1 of 3 shards were already done.
+    ...         print(run.finished(), run.read(0)["draws"].shape)
+    ...         print(*run.notes)
+    [0] (4, 2)
+    1 of 3 shards were already done. Shard 2 failed before: no mode
     """
 
     manifest: Manifest
-    """That of the folder: for a resumed run, its name, time and versions are those of the first call."""
+    """The folder's manifest. For a resumed run, its name, time and versions are those of the first call."""
     notes: list[str]
     """What was found in the folder, in sentences for the user."""
 
@@ -60,14 +60,13 @@ class Run:
         self.notes = []
         self._lock: Lock | None = lock
         self._done: set[int] = set()
-        self._failed: dict[int, str] = {}
 
     @staticmethod
     def open(path: str | os.PathLike[str], manifest: Manifest) -> Run:
         """Start a run in a new or empty folder, or resume the one that is there.
 
-        A RunError says so where the folder is another run's (it names what differs), holds something else, or is
-        in use by another process.
+        Raises a RunError if the folder belongs to another run (the message names the differences), contains something
+        else, or is in use by another process.
         """
         folder = Path(path)
         _prepare(folder)
@@ -102,22 +101,10 @@ class Run:
         """The shards that are done."""
         return sorted(self._done)
 
-    def failures(self) -> dict[int, str]:
-        """The shards that failed, and why."""
-        return dict(sorted(self._failed.items()))
-
-    def missing(self) -> list[int]:
-        """The shards that are neither done nor failed."""
-        return [
-            shard for shard in range(self.num_shards) if shard not in self._done and shard not in self._failed
-        ]
-
     def read(self, shard: int) -> dict[str, np.ndarray]:
         """The arrays of a shard that is done."""
         if not self.has(shard):
-            raise RunError(
-                f"Shard {shard} of run folder {self.folder} is not done, so that it cannot be read."
-            )
+            raise RunError(f"Shard {shard} of run folder {self.folder} is not done, so it cannot be read.")
         try:
             return read_shard(self.folder, self.manifest, int(shard)).arrays
         except DamagedError as error:
@@ -129,26 +116,22 @@ class Run:
     def write(self, shard: int, arrays: Arrays) -> None:
         """Store the arrays of a shard that is done."""
         shard = self._number(shard)
-        if (reason := misfit(arrays, self.manifest.layout)) is not None:
-            raise RunError(f"Shard {shard} does not fit the manifest's layout: {reason}.")
         self._write_record(shard_path(self.folder, shard), {"kind": "shard", "shard": shard}, arrays)
         self._done.add(shard)
-        self._failed.pop(shard, None)
 
     def write_failure(self, shard: int, reason: str) -> None:
-        """Store that a shard failed, and why. Writing its arrays later replaces this."""
+        """Store that a shard failed, and why. Arrays that are written later replace this."""
         shard = self._number(shard)
         header = {"kind": "shard", "shard": shard, "failure": reason}
         self._write_record(shard_path(self.folder, shard), header, {})
-        self._failed[shard] = reason
         self._done.discard(shard)
 
     def write_located(self, arrays: Arrays) -> None:
-        """Store modes and curvatures, so that a resumed run need not locate again."""
+        """Store modes and curvatures, so that a resumed run does not compute them again."""
         self._write_record(inside(self.folder, _LOCATED), {"kind": "located"}, arrays)
 
     def read_located(self) -> dict[str, np.ndarray] | None:
-        """Modes and curvatures; None where they are not there or, with a note, not usable."""
+        """Modes and curvatures; None if the file is missing, or damaged, which adds a note."""
         path = self.folder / _LOCATED
         if not os.path.lexists(path):
             return None
@@ -162,15 +145,10 @@ class Run:
             return None
 
     def path(self, name: str) -> Path:
-        """Where a result with this plain name (posterior.nc, report.html) goes in the folder."""
+        """The path of a result with this plain name (posterior.nc, report.html) in the folder."""
         if name in (MANIFEST, SHARDS, _LOCATED, *LOCK_NAMES):
             raise RunError(f"{name!r} is a file of the run itself; use another name.")
         return inside(self.folder, name)
-
-    def write_text(self, name: str, text: str) -> None:
-        """Write a text file (UTF-8) with this plain name into the folder."""
-        self._check_open()
-        write_file(self.path(name), text.encode())
 
     def close(self) -> None:
         """Release the lock; the folder can no longer be written to."""
@@ -190,7 +168,7 @@ class Run:
         remove_temporaries(self.folder)
         remove_temporaries(shards)
         found = survey(self.folder, self.manifest)
-        self._done, self._failed = found.done, found.failed
+        self._done = found.done
         self.notes.append(f"{len(found.done)} of {self.num_shards} shards were already done.")
         for shard, reason in found.damaged.items():
             self._set_aside(shard_path(self.folder, shard))
@@ -199,13 +177,13 @@ class Run:
             self.notes.append(f"Shard {shard} failed before: {reason}")
         if found.strangers:
             self.notes.append(
-                f"Not files of this run, and left alone: {', '.join(map(ascii, found.strangers))}."
+                f"These files do not belong to the run and were left alone: {', '.join(map(ascii, found.strangers))}."
             )
         before, now = self.manifest.versions, call.versions
         for name in sorted(n for n in {*before, *now} if before.get(n) != now.get(n)):
             self.notes.append(
-                f"The run was started with {name} {before.get(name, 'absent')}, now it is "
-                f"{now.get(name, 'absent')}: its draws may not repeat to the last digit."
+                f"The run was started with {name} {before.get(name, 'absent')}, and now uses "
+                f"{now.get(name, 'absent')}: its draws may differ in the last digits."
             )
 
     def _write_record(self, path: Path, header: dict[str, object], arrays: Arrays) -> None:
@@ -213,13 +191,13 @@ class Run:
         write_file(path, encode({"run": self.manifest.run, **header}, arrays))
 
     def _set_aside(self, path: Path) -> None:
-        # Kept, since it may be another run's only copy; and out of the way, since it may be a folder.
+        # The file is kept, since it may be the only copy of another run's, and renamed, since it may be a folder.
         aside = path.with_name(path.name + ASIDE)
         try:
             os.replace(path, aside)
         except OSError as error:
             raise RunError(
-                f"{path} cannot be used, nor moved to {aside.name}: {error.strerror}. Remove it."
+                f"{path} is damaged and cannot be renamed to {aside.name}: {error.strerror}. Remove it."
             ) from error
 
     def _number(self, shard: int) -> int:
@@ -235,12 +213,12 @@ class Run:
 
 
 def _prepare(folder: Path) -> None:
-    """Make the folder, or make sure that it is a run's or empty, before anything is written to it."""
+    """Create the folder, or check that it is empty or a run folder, before anything is written to it."""
     shards = folder / SHARDS
     try:
         folder.mkdir(parents=True, exist_ok=True)
         names = {entry.name for entry in folder.iterdir()}
-        # What a run leaves that was stopped before it had written its manifest.
+        # A run that was stopped before it wrote its manifest leaves these.
         begun = {*LOCK_NAMES, *(name for name in names if is_temporary(name))}
         if shards.is_dir() and not shards.is_symlink() and not any(shards.iterdir()):
             begun.add(SHARDS)
@@ -248,13 +226,13 @@ def _prepare(folder: Path) -> None:
         raise RunError(f"{folder} cannot be a run folder: {error.strerror or error}.") from error
     if MANIFEST not in names and not names <= begun:
         raise RunError(
-            f"{folder} holds files but no {MANIFEST}, so that it is no run folder. Use a new or an empty folder."
+            f"{folder} is not a run folder: it contains files but no {MANIFEST}. Use a new or an empty folder."
         )
 
 
 def _compare(folder: Path, stored: Manifest, call: Manifest) -> None:
     if differences := stored.differences(call):
         raise RunError(
-            f"Run folder {folder} is of another run: {'; '.join(differences)}. "
+            f"Run folder {folder} belongs to another run: {'; '.join(differences)}. "
             "Use another folder, or repeat the call that made it."
         )

@@ -14,6 +14,7 @@ import xarray as xr
 from shardmc.errors import RunError
 from shardmc.locate.expansion import Expansion
 from shardmc.model import Model, Parameter
+from shardmc.names import shown
 from shardmc.sample import ShardChains
 from shardmc.store.tree import load_tree, save_tree
 
@@ -70,8 +71,9 @@ class Site:
             "parameters": {name: [list(shape), support] for name, (shape, support) in self.supports.items()},
             "model": self.model,
             "sampler": self.chains.sampler,
+            "names": list(self.names),
         }
-        dataset = xr.Dataset(variables, coords={"coordinate": list(self.names)})
+        dataset = xr.Dataset(variables, coords={"coordinate": [shown(name) for name in self.names]})
         tree = xr.DataTree.from_dict({"shard": dataset})
         tree.attrs[_ATTRIBUTE] = json.dumps(record)
         save_tree(tree, path)
@@ -147,7 +149,7 @@ def _site(record: dict[str, Any], data: xr.Dataset) -> Site:
         shard=shard,
         share=share,
         rows=rows,
-        names=tuple(map(str, data["coordinate"].values)),
+        names=tuple(map(str, record.get("names", data["coordinate"].values))),
         supports={name: (tuple(shape), support) for name, (shape, support) in record["parameters"].items()},
         model=str(record["model"]),
         chains=chains,

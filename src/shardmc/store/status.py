@@ -1,11 +1,10 @@
-"""How far a run is, read from its folder without disturbing it."""
+"""How far a run is, read from its folder without changing it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from shardmc.errors import RunError
@@ -16,7 +15,7 @@ from shardmc.store.shards import MANIFEST, read_manifest, survey
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What is done, what failed and why, what is missing or damaged, and who is at work on it."""
+    """Which shards are done, failed, missing or damaged, and which process works on the run."""
 
     folder: Path
     manifest: Manifest
@@ -26,12 +25,10 @@ class RunStatus:
     damaged: Mapping[int, str]
     """Shard -> what is wrong with its file; it will be computed again."""
     missing: tuple[int, ...]
-    age: timedelta
-    """Since the run was started."""
     owner: Owner | None
-    """The process that writes to the folder, or ended without releasing its lock."""
+    """The process that writes to the folder, or that ended without releasing its lock."""
     running: bool | None
-    """Whether that process still runs; None where this machine cannot tell."""
+    """Whether that process still runs; None if this machine cannot tell."""
 
     @property
     def num_shards(self) -> int:
@@ -43,12 +40,12 @@ def status(path: str | os.PathLike[str]) -> RunStatus:
 
     >>> status("no-such-run")
     Traceback (most recent call last):
-    shardmc.errors.RunError: no-such-run is no run folder: there is no manifest.json in it.
+    shardmc.errors.RunError: no-such-run is not a run folder: it has no manifest.json.
     """
     folder = Path(path)
     manifest = read_manifest(folder)
     if manifest is None:
-        raise RunError(f"{folder} is no run folder: there is no {MANIFEST} in it.")
+        raise RunError(f"{folder} is not a run folder: it has no {MANIFEST}.")
     found = survey(folder, manifest)
     known = {*found.done, *found.failed, *found.damaged}
     owner = read_owner(folder)
@@ -59,7 +56,6 @@ def status(path: str | os.PathLike[str]) -> RunStatus:
         failed=found.failed,
         damaged=found.damaged,
         missing=tuple(shard for shard in range(manifest.num_shards) if shard not in known),
-        age=datetime.now(UTC) - datetime.fromisoformat(manifest.created),
         owner=owner,
         running=False if owner is None else owner.is_alive(),
     )

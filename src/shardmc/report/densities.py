@@ -1,4 +1,4 @@
-"""Marginal densities: every shard's own, the same after they were moved, and the combined posterior's."""
+"""Marginal densities, before and after the shards were moved, and the joint density of two coordinates."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import ConnectionPatch
+from matplotlib.patches import ConnectionPatch, PathPatch
+from matplotlib.path import Path
 
+from shardmc.density import density_curve, density_of_plane, plane_axes
+from shardmc.errors import OptionError
 from shardmc.posterior import Posterior
-from shardmc.report.choice import coordinates, label, shards_to_draw
-from shardmc.report.density import density_curve
+from shardmc.report.choice import coordinates, label, shards_to_draw, worst_pair
 from shardmc.report.style import COLORS, SharedFigure, draw_curves, no_y_axis, styled, tidy_axis
 
 Curve = tuple[np.ndarray, np.ndarray]
 Box = tuple[float, float, float, float]
 
 _WIDTH, _HEIGHT = 3.3, 2.15  # inches of a coordinate's two panels
-_FEWEST = 8  # draws of which a density can be guessed
-_WINDOW = 4.2  # posterior sds on either side of the mean in the lower panel
+_FEWEST = 8  # draws, to estimate a density from
+_WINDOW = 4.2  # posterior sds on either side of the mean, in the lower panel and for pairs
+_MOST_DOTS = 600  # of a pair
+_SIDE = 96  # points along each side of a pair's grid
+_REGIONS = (0.5, 0.95)
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,10 @@ def plot_marginals(
     columns: int | None = None,
     legend: bool = True,
 ) -> Figure:
-    """Densities of the combined posterior over the shards' own, before and after they were moved.
+    """Densities of the combined posterior and of the shards, before and after the combiner moved them.
 
-    For each coordinate two panels: above, the shards as they were sampled, on an axis wide enough for all of them;
-    below, the window around the combined posterior, with the shards after the combiner moved them.
+    Each coordinate has two panels. The upper one shows the shards as they were sampled. The lower one is a closer look
+    at the combined posterior, with the shards after the combiner moved them.
 
     Parameters
     ----------
@@ -56,11 +61,11 @@ def plot_marginals(
     parameters
         Coordinates by name or position; by default the twelve that may be most wrong.
     shards
-        At most so many shards are drawn: those that disagree most, and others evenly spaced.
+        The largest number of shards to draw: those that disagree most, and others evenly spaced.
     columns
-        Coordinates side by side.
+        Number of coordinates side by side.
     legend
-        Whether to explain the lines.
+        Whether to draw a legend.
     """
     chosen = coordinates(posterior, parameters, 12)
     columns = min(len(chosen), 3 if columns is None else columns)
@@ -81,7 +86,7 @@ def plot_marginals(
 
 
 def marginal(posterior: Posterior, coordinate: int, shards: np.ndarray, *, before: bool = True) -> Marginal:
-    """The curves of one coordinate for the shards named, as they were sampled only if asked."""
+    """The curves of one coordinate for the given shards; with `before`, also as they were sampled."""
     theta = posterior.theta[:, coordinate]
     finite = theta[np.isfinite(theta)]
     own = posterior.shards.draws[shards, :, coordinate] if before else []
@@ -113,7 +118,7 @@ def _draw_marginal(
 
 
 def _axes(figure: Figure, box: Box, bottom: float, height: float) -> Axes:
-    """Axes in a box (left, bottom, width, height) of the figure, from side to side save a margin."""
+    """Axes in a box (left, bottom, width, height) of the figure, with a margin on either side."""
     return figure.add_axes((box[0] + 0.05 * box[2], box[1] + bottom * box[3], 0.9 * box[2], height * box[3]))
 
 
@@ -121,7 +126,7 @@ def _draw_before(axes: Axes, curves: Marginal, *, fractional: bool) -> None:
     peak = _peak([curves.combined])
     own = curves.before
     if fractional and own and peak:
-        # A shard's share of the posterior is so wide that its curve would be flat: heights are not comparable then.
+        # A shard's share of the posterior is so wide that its curve would be flat, so the curves are scaled up.
         factor = 0.5 * peak / _peak(own)
         own = [(x, factor * y) for x, y in own]
     draw_curves(axes, own, color=COLORS["before"], linewidth=0.7, alpha=0.75)
@@ -154,7 +159,7 @@ def _draw_combined(axes: Axes, curves: Marginal) -> None:
 
 
 def _draw_zoom(figure: Figure, above: Axes, below: Axes) -> None:
-    """Two lines from the window in the upper panel to the edges of the lower one."""
+    """Two lines from the part of the upper panel that the lower one shows to the lower one's corners."""
     for edge, corner in zip(below.get_xlim(), (0.0, 1.0), strict=True):
         line = ConnectionPatch(
             (edge, -0.30),
@@ -169,7 +174,7 @@ def _draw_zoom(figure: Figure, above: Axes, below: Axes) -> None:
 
 
 def _wide_window(curves: Marginal) -> tuple[float, float]:
-    """An axis that holds all shards, save those so far away that nothing else could be seen."""
+    """Ends of an axis for all shards, except those so far away that nothing else could be seen."""
     low, high = curves.center - _WINDOW * curves.sd, curves.center + _WINDOW * curves.sd
     if curves.before:
         starts = np.array([x[0] for x, _ in curves.before])
@@ -183,7 +188,7 @@ def _wide_window(curves: Marginal) -> tuple[float, float]:
 
 
 def _count_outside(axes: Axes, curves: Sequence[Curve], low: float, high: float) -> None:
-    """Say at the edges how many of the shards lie beyond them."""
+    """Write at each edge how many shards lie beyond it."""
     tops = np.array([x[int(np.argmax(y))] for x, y in curves])
     for number, words, place, side in (
         (int((tops < low).sum()), "← {}", 0.0, "left"),
@@ -199,7 +204,7 @@ def _peak(curves: Sequence[Curve]) -> float:
 
 
 def _typical_peak(curves: Sequence[Curve]) -> float:
-    """The height below which nine of ten curves stay: one sharp peak does not flatten all the others."""
+    """The height that nine of ten curves do not exceed: one sharp peak must not flatten all others."""
     return float(np.quantile([y.max() for _, y in curves], 0.9)) if curves else 0.0
 
 
@@ -222,3 +227,98 @@ def _legend(figure: Figure, posterior: Posterior, drawn: int, stacked: bool) -> 
         borderaxespad=0.3,
         handlelength=1.6,
     )
+
+
+@styled
+def plot_pair(posterior: Posterior, parameters: Sequence[str | int] | None = None) -> Figure:
+    """Draws of two coordinates, with the regions of highest density that contain 50 % and 95 % of the draws.
+
+    Parameters
+    ----------
+    posterior
+        What `fit` returned.
+    parameters
+        Two coordinates by name or position; by default the two with the largest weights in the worst combination.
+    """
+    pair = worst_pair(posterior) if parameters is None else tuple(coordinates(posterior, parameters, 2))
+    if pair is None or len(pair) != 2:
+        raise OptionError(f"A pair plot takes two coordinates; the posterior has {len(posterior.names)}.")
+    points = posterior.theta[:, list(pair)]
+    points = points[np.isfinite(points).all(axis=1)]
+    if len(points) < 2:
+        raise OptionError("A pair plot needs at least two finite draws.")
+    figure = SharedFigure((4.0, 3.6))
+    joint = figure.add_axes((0.17, 0.12, 0.62, 0.66))
+    above = figure.add_axes((0.17, 0.80, 0.62, 0.15))
+    right = figure.add_axes((0.81, 0.12, 0.15, 0.66))
+    limits = _limits(points)
+    _draw_points(joint, points)
+    _draw_regions(joint, points, limits)
+    if posterior.mode is not None:
+        joint.plot(
+            *posterior.mode[list(pair)],
+            "+",
+            color=COLORS["before"],
+            markersize=9,
+            markeredgewidth=1.6,
+            zorder=5,
+        )
+    joint.set_xlim(*limits[0])
+    joint.set_ylim(*limits[1])
+    joint.set_xlabel(label(posterior, pair[0]), color=COLORS["ink"])
+    joint.set_ylabel(label(posterior, pair[1]), color=COLORS["ink"])
+    tidy_axis(joint, "x", 4)
+    tidy_axis(joint, "y", 5)
+    _draw_margins(above, right, points, limits)
+    return figure
+
+
+def _limits(points: np.ndarray) -> np.ndarray:
+    """The ends of both axes, (2, 2)."""
+    center, sd = points.mean(axis=0), points.std(axis=0, ddof=1)
+    sd = np.where(sd > 0, sd, np.maximum(np.abs(center), 1.0) * 1e-3)
+    return np.stack([center - _WINDOW * sd, center + _WINDOW * sd], axis=1)
+
+
+def _draw_points(axes: Axes, points: np.ndarray) -> None:
+    """Draw all dots as one path: strokes of almost no length with round ends."""
+    some = points[np.linspace(0, len(points) - 1, min(len(points), _MOST_DOTS)).astype(int)]
+    vertices = np.repeat(some, 2, axis=0)
+    vertices[1::2, 0] += 1e-3 * np.ptp(some[:, 0])
+    codes = np.tile([Path.MOVETO, Path.LINETO], len(some))
+    path = Path(vertices, codes)
+    path.should_simplify = False
+    dots = PathPatch(path, fill=False, edgecolor=COLORS["after"], linewidth=2.2, alpha=0.6, capstyle="round")
+    axes.add_patch(dots)
+
+
+def _draw_regions(axes: Axes, points: np.ndarray, limits: np.ndarray) -> None:
+    """Contours of the joint density that enclose 50 % and 95 % of the draws."""
+    edge = [(float(low), float(high)) for low, high in limits]
+    grid = density_of_plane(points, edge, _SIDE)
+    heights = np.sort(grid.ravel())[::-1]
+    held = np.cumsum(heights) / max(heights.sum(), 1e-300)
+    levels = sorted({float(heights[np.searchsorted(held, share)]) for share in _REGIONS})
+    if len(levels) == len(_REGIONS) and levels[0] > 0:
+        axes.contour(
+            *plane_axes(edge, _SIDE),
+            grid.T,
+            levels=levels,
+            colors=[COLORS["combined"]],
+            linewidths=[1.0, 1.8],
+            zorder=4,
+        )
+
+
+def _draw_margins(above: Axes, right: Axes, points: np.ndarray, limits: np.ndarray) -> None:
+    for axes, axis in ((above, 0), (right, 1)):
+        x, y = density_curve(points[:, axis], 96)
+        if axis == 0:
+            axes.plot(x, y, color=COLORS["combined"])
+            axes.set_xlim(*limits[0])
+            axes.set_ylim(bottom=0)
+        else:
+            axes.plot(y, x, color=COLORS["combined"])
+            axes.set_ylim(*limits[1])
+            axes.set_xlim(left=0)
+        axes.set_axis_off()

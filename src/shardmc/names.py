@@ -1,0 +1,137 @@
+"""Names that users choose: how they are shown, and how they are kept in files, each so that no two become alike."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+
+# What a terminal obeys instead of showing it, what turns the direction of text, and what XML and UTF-8 cannot hold.
+_HIDDEN = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff"
+_CONTROL = re.compile(f"[{_HIDDEN}]")
+_IN_TEXT = re.compile(f"(?![\t\n\r])[{_HIDDEN}]")
+_ESCAPED = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4})")
+
+_PERCENT = re.compile(r"%(?=[0-9A-Fa-f]{2})")
+_BYTES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+_OUTER = re.compile(r"^[\s.]|\s$")
+_TAKEN = re.compile(r"(?:c(?=hain$)|d(?=raw$)|z(?=arr\.json$))")
+_DIMENSION = re.compile(r"_(?=dim_[0-9]+$)")
+_EMPTY = "%7E"  # no name becomes this one: ~ stays as it is
+_LONGEST = 200  # bytes: a Zarr variable is a folder, whose name is limited to 255
+_ENTRY = re.compile(r"(?P<name>.*)\[(?P<index>(?:0|[1-9]\d*)(?:,(?:0|[1-9]\d*))*)\]", re.DOTALL)
+_COORDINATE = re.compile(r"(?P<name>.*)~(?P<index>0|[1-9]\d*)", re.DOTALL)
+
+
+def shown(name: str) -> str:
+    r"""A name as it can be shown: control characters and the like are written as escapes.
+
+    Different names stay different: one that reads like an escape has its backslashes doubled.
+
+    >>> shown("a\x1b[31m"), shown("α/β"), shown(r"\xi"), shown(r"\x1b")
+    ('a\\x1b[31m', 'α/β', '\\xi', '\\\\x1b')
+    """
+    if not (_CONTROL.search(name) or _ESCAPED.search(name)):
+        return name
+    return _CONTROL.sub(_escape, name.replace("\\", "\\\\"))
+
+
+def shown_text(text: str) -> str:
+    """A sentence or page that names may be part of, without what a terminal would obey; line breaks and tabs stay.
+
+    >>> shown_text("Column \\x1b[2J\\nhas no rows.")
+    'Column \\\\x1b[2J\\nhas no rows.'
+    """
+    return _IN_TEXT.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def stored(name: str) -> str:
+    """The name that a parameter has as a variable in a file; `original` gives back all but very long ones.
+
+    A slash would be a path, control characters are refused, "chain", "draw" and "x_dim_0" are names of dimensions.
+    Such characters, or one of such a name, become %XX as in a URL; a % that reads like that becomes %25.
+
+    >>> stored("beta"), stored("a/b"), stored("a÷b"), stored("chain"), stored("50%"), stored("%2F")
+    ('beta', 'a%2Fb', 'a÷b', '%63hain', '50%', '%252F')
+    """
+    kept = _PERCENT.sub("%25", name)
+    kept = _CONTROL.sub(_percent, kept).replace("/", "%2F")
+    if unicodedata.normalize("NFC", kept) != kept:  # netCDF takes names that look the same for the same
+        kept = "".join(c if c.isascii() else _quote(c) for c in kept)
+    kept = _OUTER.sub(_percent, kept)
+    kept = _DIMENSION.sub(_percent, kept)
+    if _TAKEN.match(kept):
+        kept = _quote(kept[0]) + kept[1:]
+    if len(kept.encode()) <= _LONGEST:
+        return kept or _EMPTY
+    # A %7E comes from nowhere else, so that no other name can become this one.
+    start = kept.encode()[: _LONGEST // 2].decode(errors="ignore")
+    return f"{start}%7E{hashlib.sha256(kept.encode()).hexdigest()[:32]}"
+
+
+def original(name: str) -> str:
+    """The name that `stored` made into this one, unless it was very long.
+
+    >>> [original(stored(name)) for name in ("a/b", "chain", "50%", "%2F", " x")]
+    ['a/b', 'chain', '50%', '%2F', ' x']
+    """
+    if name == _EMPTY:
+        return ""
+    return _BYTES.sub(
+        lambda found: bytes.fromhex(found[0].replace("%", "")).decode("utf-8", "surrogatepass"), name
+    )
+
+
+def _percent(found: re.Match[str]) -> str:
+    return _quote(found[0])
+
+
+def _quote(text: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
+
+
+def clash(
+    shapes: Mapping[str, tuple[int, ...]], opaque: Mapping[str, int] | None = None
+) -> tuple[str, str] | None:
+    """Two names of which one is the label of an entry of the other: `a[0]` beside a vector `a`; None without any.
+
+    Labels of entries are "a[0]", "a[1,2]"; coordinates of a parameter whose entries are not free are "a~0". Only a
+    single number can be named like an entry: every other label has one more bracket.
+
+    Parameters
+    ----------
+    shapes
+        Name -> shape.
+    opaque
+        Names of parameters with coordinates of their own -> how many.
+
+    Examples
+    --------
+    >>> clash({"a": (2,), "a[0]": ()}), clash({"a": (2,), "a[2]": ()}), clash({"a": (2,), "a[0]": (2,)})
+    (('a', 'a[0]'), None, None)
+    """
+    for name in (name for name, shape in shapes.items() if shape == ()):
+        entry, coordinate = _ENTRY.fullmatch(name), _COORDINATE.fullmatch(name)
+        if entry and entry["name"] in shapes:
+            index, shape = [int(k) for k in entry["index"].split(",")], shapes[entry["name"]]
+            if len(index) == len(shape) and all(k < n for k, n in zip(index, shape, strict=True)):
+                return entry["name"], name
+        if coordinate and int(coordinate["index"]) < (opaque or {}).get(coordinate["name"], 0):
+            return coordinate["name"], name
+    return None
+
+
+def quoted_where_taken(names: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
+    """Names in backticks, as formulas quote them, where something else has the same.
+
+    >>> quoted_where_taken(["x", "Intercept"], ["Intercept"])
+    ('x', '`Intercept`')
+    """
+    own = set(taken)
+    return tuple(f"`{name}`" if name in own else name for name in names)

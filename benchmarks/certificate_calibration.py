@@ -1,6 +1,6 @@
 """How often the certificate is right: false alarms and power on exact targets, and posteriors far from Gaussian.
 
-    python benchmarks/certificate_calibration.py [--quick]
+    python benchmarks/certificate_calibration.py [--quick] [--seeds 50]
 
 Prints and writes docs/benchmarks/certificate_calibration.md. Draws are exact or as good as exact.
 """
@@ -336,10 +336,15 @@ def far_from_gaussian(num_seeds: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few seeds; prints only")
-    quick = parser.parse_args().quick
-    num_seeds = 3 if quick else 50
-    text = "# Calibration of the certificate\n\n" + header("certificate_calibration.py") + "\n"
-    text += false_alarms_and_power(num_seeds) + rare_levels(2 if quick else 12, quick)
+    parser.add_argument("--seeds", type=int, default=50, help="data sets of draws for every posterior")
+    options = parser.parse_args()
+    quick, num_seeds = options.quick, 3 if options.quick else options.seeds
+    text = (
+        "# Calibration of the certificate\n\n"
+        + header(f"certificate_calibration.py --seeds {num_seeds}")
+        + "\n"
+    )
+    text += false_alarms_and_power(num_seeds) + rare_levels(2 if quick else max(num_seeds // 4, 3), quick)
     text += far_from_gaussian(num_seeds)
     publish("certificate_calibration.md", text.rstrip() + "\n", quick)
 

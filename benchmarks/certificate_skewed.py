@@ -58,7 +58,7 @@ def rare_levels(num_seeds: int, quick: bool) -> str:
                 if how == "exact":
                     gradients.append(certificate.num_gradients)
         total.update(counts)
-        rows.append(_row(target.name, np.abs(skewness).max(), np.mean(gradients), counts))
+        rows.append(_row(target.name, float(np.abs(skewness).max()), float(np.mean(gradients)), counts))
         print(rows[-1], flush=True)
     rows.append(_row("**all**", None, None, total))
     columns = ("posterior", "largest skewness", "gradients", *RIGHT, *WRONG)

@@ -216,7 +216,8 @@ def test_options_that_are_refused(options, sentence):
 
 def test_options_in_short():
     assert certify_options(True) == Certify()
-    assert certify_options(Certify(mean=0.05)).bounds == Bounds(0.05, 0.1, 0.2)
+    assert certify_options(Certify(mean=0.05)) == Certify(mean=0.05)
+    assert Certify(mean=0.05).bounds == Bounds(0.05, 0.1, 0.2)
     assert certify_options(False) is None
     assert certify_options(True, check=False) is None
     with pytest.raises(OptionError, match="certify must be True, False"):

@@ -56,10 +56,11 @@ def separated(count: int, prior_sd: float = 10.0) -> Target:
         pull = slope(beta + b @ a.T)
         return np.column_stack([-b + pull @ a, pull])
 
+    bending = lambda t: 3 * special.expit(t) * special.expit(-t) + prior_sd**-2  # noqa: E731
     top = grid[np.abs(slope(grid)).argmin()]
     for _ in range(20):
-        bend = 3 * special.expit(top) * special.expit(-top) + prior_sd**-2
-        top += slope(top) / bend
+        top += slope(top) / bending(top)
+    bend = bending(top)
     curvature = np.block(
         [[np.eye(2) + bend * a.T @ a, bend * a.T], [bend * a, bend * np.eye(count)]],
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.interpolate import BSpline
 
 _POINTS = 1201
 _BEYOND = 4.0
@@ -47,14 +46,16 @@ class Lines:
         center, sd = float(at.mean()), max(float(at.std()), 1e-12)
         t = (at - center) / sd
         low, high = float(t.min()), float(t.max())
-        knots = low + max(high - low, 1e-9) * 1.001 / _INTERVALS * np.arange(-3, _INTERVALS + 4)
-        weights = _smooth(BSpline.design_matrix(t, knots, 3).toarray(), np.arcsinh(scores * sd), parts)
+        step = max(high - low, 1e-9) / _INTERVALS
+        weights = _smooth(_splines((t - low) / step), np.arcsinh(scores * sd), parts)
         grid = np.linspace(low - _BEYOND, high + _BEYOND, _POINTS)
-        spline = BSpline(knots, weights.T, 3)
         inside = np.clip(grid, low, high)
-        falls = np.minimum(spline.derivative()(inside), -_LEAST_FALL) * (not flat)
-        curve = spline(inside) + falls * (grid - inside)[:, None]
-        score = np.sinh(np.clip(curve.T, -_LARGEST, _LARGEST))
+        curve = weights @ _splines((inside - low) / step).T
+        if not flat:
+            ends = (weights[:, [2, -1]] - weights[:, [0, -3]]) / (2 * step)  # slopes at both ends
+            slopes = np.minimum(ends, -_LEAST_FALL)
+            curve += slopes[:, :1] * np.minimum(grid - low, 0) + slopes[:, 1:] * np.maximum(grid - high, 0)
+        score = np.sinh(np.clip(curve, -_LARGEST, _LARGEST))
         steps = (score[:, 1:] + score[:, :-1]) / 2 * (grid[1] - grid[0])
         log_density = np.concatenate([np.zeros((len(parts), 1)), np.cumsum(steps, axis=1)], axis=1)
         log_density -= log_density.max(axis=1, keepdims=True)
@@ -80,6 +81,18 @@ class Lines:
         right = -np.concatenate([np.cumsum(pieces[:, ::-1], axis=1)[:, ::-1], none], axis=1)
         below = np.cumsum(self.density, axis=1)
         return np.where(below < 0.5 * below[:, -1:], left, right) / self.density
+
+
+def _splines(at: np.ndarray) -> np.ndarray:
+    """Cubic B-splines with knots at the whole numbers, for 0 <= at <= _INTERVALS, (point, _INTERVALS + 3)."""
+    first = np.clip(np.floor(at).astype(int), 0, _INTERVALS - 1)
+    x = (at - first)[:, None]
+    pieces = np.concatenate(
+        [(1 - x) ** 3, 3 * x**3 - 6 * x**2 + 4, -3 * x**3 + 3 * x**2 + 3 * x + 1, x**3], axis=1
+    )
+    values = np.zeros((len(at), _INTERVALS + 3))
+    np.put_along_axis(values, first[:, None] + np.arange(4), pieces / 6, axis=1)
+    return values
 
 
 def _smooth(features: np.ndarray, target: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:

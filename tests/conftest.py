@@ -1,6 +1,8 @@
 """Settings that all tests share."""
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -18,3 +20,13 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"No real data: {folder} is not there, and SHARDMC_DATA does not point elsewhere.")
     return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs() -> Iterator[None]:
+    """Forget compiled programs before the process has as many memory maps as Linux allows, 65,530, and crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 15_000:
+        jax.clear_caches()
+        gc.collect()

@@ -11,8 +11,9 @@ import pytest
 from jax import lax
 
 import shardmc
-from shardmc.model.linear_algebra import WithoutLapack, cholesky, solve
+from shardmc.model.linear_algebra import cholesky, solve
 from shardmc.model.precision import double_precision
+from shardmc.model.rewrite import Rewritten
 
 
 def _matrices(count: int, batch: int = 5) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +67,7 @@ def _everything(a, b):
 @pytest.mark.parametrize("count", [3, 20])
 def test_rewritten_function_and_its_derivatives(count) -> None:
     a, b = _matrices(count, batch=2)
-    rewritten = WithoutLapack(_everything)
+    rewritten = Rewritten(_everything)
     with double_precision():
         a, b = jnp.asarray(a), jnp.asarray(b)
         np.testing.assert_allclose(jax.vmap(rewritten)(a, b), jax.vmap(_everything)(a, b), rtol=1e-12)
@@ -84,7 +85,7 @@ def test_a_function_without_linear_algebra_is_called_as_it_is() -> None:
         calls.append(x)
         return 2 * x
 
-    rewritten = WithoutLapack(plain)
+    rewritten = Rewritten(plain)
     for _ in range(3):
         assert rewritten(jnp.ones(())) == 2
     assert len(calls) == 4  # looked at once

@@ -193,7 +193,7 @@ def choose_precision(
     try:
         noise = measure_noise(model, blocks, near)
     except (TypeError, ValueError) as error:
-        # JAX refuses in one precision what it has compiled in the other: see `Captured`.
+        # JAX refuses in one precision what it has compiled in the other: see `Rewritten`.
         reason = f"the model cannot be computed in double precision ({str(error).splitlines()[0][:100]})"
         return Choice(False, reason, start=start)
     return replace(_measured(noise, noise is not None and noise.matters), start=start)

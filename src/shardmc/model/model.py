@@ -14,13 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError, unknown
-from shardmc.model.captured import Captured
 from shardmc.model.fingerprint import fingerprint
-from shardmc.model.linear_algebra import WithoutLapack
 from shardmc.model.lookup import Lookup
 from shardmc.model.parameter import Parameter, as_parameters
 from shardmc.model.precision import double_precision
 from shardmc.model.recipe import Recipe
+from shardmc.model.rewrite import Rewritten
 
 Params = dict[str, Any]
 """Named parameters on the natural scale."""
@@ -241,7 +240,7 @@ class Model(Recipe):
 
     @property
     def holds_arrays(self) -> bool:
-        """Whether its densities hold NumPy arrays, as far as is known: see `Captured`."""
+        """Whether its densities hold NumPy arrays, as far as is known: see `Rewritten`."""
         parts = [self._log_likelihood] + ([] if self.log_prior_function is None else [self._log_prior])
         return any(part.holds_arrays is not False for part in parts)
 
@@ -275,18 +274,18 @@ class Model(Recipe):
     # Internals.
 
     @cached_property
-    def _log_likelihood(self) -> Captured:
-        return Captured(WithoutLapack(self.log_likelihood_function))
+    def _log_likelihood(self) -> Rewritten:
+        return Rewritten(self.log_likelihood_function)
 
     @cached_property
-    def _log_prior(self) -> Captured:
+    def _log_prior(self) -> Rewritten:
         assert self.log_prior_function is not None
-        return Captured(WithoutLapack(self.log_prior_function))
+        return Rewritten(self.log_prior_function)
 
     @cached_property
-    def _derived(self) -> Captured:
+    def _derived(self) -> Rewritten:
         assert self.derived_function is not None
-        return Captured(self.derived_function)
+        return Rewritten(self.derived_function)
 
     def _constrain(self, theta: jax.Array, names: list[str]) -> Params:
         params = {}

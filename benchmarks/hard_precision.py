@@ -122,7 +122,7 @@ LIKELIHOODS: dict[str, Likelihood] = {
         lambda eta: dist.ZeroInflatedPoisson(numpyro.sample("gate", dist.Beta(1, 1)), jnp.exp(eta)),
     ),
     "Weibull": Likelihood(
-        lambda key, eta: jax.random.weibull_min(key, 1.0, 1.5, eta.shape) * jnp.exp(eta),
+        lambda key, eta: jnp.maximum(jax.random.weibull_min(key, 1.0, 1.5, eta.shape), 1e-6) * jnp.exp(eta),
         lambda eta: dist.Weibull(jnp.exp(eta), _positive("shape")),
     ),
     "Normal": Likelihood(

@@ -90,7 +90,7 @@ class Ascent:
             climbs |= local.definite and local.decrement < 0.5 * before
         if local is None or not climbs:
             self.whitened, self.rejected = whitened, self.rejected + 1
-            self.radius = step.length * _shrinkage(step.predicted, there.gain, self.local.pull @ step.u)
+            self.radius = step.length * _shrinkage(there.gain, float(self.local.pull @ step.u))
             return
         self.rejected = 0
         self._adapt_radius(step.length, there.gain / max(step.predicted, 1e-300), step.bounded)
@@ -216,7 +216,7 @@ class Ascent:
         return None
 
 
-def _shrinkage(predicted: float, gain: float, slope: float) -> float:
+def _shrinkage(gain: float, slope: float) -> float:
     """By how much to shorten a step that does not climb: to the summit of the parabola through what is known."""
     if not np.isfinite(gain):
         return 0.1

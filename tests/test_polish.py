@@ -98,7 +98,7 @@ def test_the_result_says_what_was_done(polished, tmp_path):
     page = polished.report(tmp_path / "report.html").read_text(encoding="utf-8")
     assert polished.polished.sentence in page
     assert "polish=True" in page
-    assert "moved by the combiner and polished" in page
+    assert "moved by the combiner, and polished" in page
 
 
 def test_a_good_combination_stays_good(model, rows, reference):

@@ -190,7 +190,7 @@ def test_a_run_with_other_rows_another_model_or_precision_is_refused(folder):
     )
     with pytest.raises(RunError, match="belongs to another run: its model or priors are different"):
         shardmc.fit(other, rows, **options)
-    with double_precision(), pytest.raises(RunError, match="plan precision is 'float32' there and 'float64'"):
+    with double_precision(), pytest.raises(RunError, match="plan precision is 'auto' there and 'double'"):
         shardmc.fit(model, rows, **options)
 
 

@@ -95,6 +95,12 @@ def measure(
     halves = split(len(values), shard, chosen, rng)
     shifted, widest, narrowest = worst_combinations(sample, halves, np.linalg.inv(basis) * scale, names)
     points = rng.permutation(len(chosen))[:_MOST_POINTS]
+    # Draws to be polished may be far away, where skewness is another one: there the scores are used as they are.
+    plain = sample
+    if straight.skewed.any():
+        unchanged = np.linalg.solve(mode.frame.basis, (values - mode.theta).T).T
+        worth = 1 / float(np.mean(1 / sizes))
+        plain = SteinSample.of(unchanged, chosen, scores @ mode.frame.basis, worth, rng)
     return Measured(
         names=tuple(names),
         mean_error=mean.value * unit,
@@ -111,7 +117,7 @@ def measure(
         widest=widest,
         narrowest=narrowest,
         stein=stein_test(z[chosen[points]], whitened[points], rng),
-        correction=correct(sample, halves, frame, values.mean(axis=0)),
+        correction=correct(plain, halves, mode.frame, values.mean(axis=0)),
         ess=sizes,
         num_draws=len(values),
         num_gradients=len(chosen),

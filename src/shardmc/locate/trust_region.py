@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
 
 from shardmc.locate.terms import Terms
 from shardmc.types import Frame
@@ -89,8 +88,10 @@ class Quadratic:
 
         low, high = least + 1e-9, least + self.decrement / radius + 1e-6
         if excess(low) > 0:
-            shift = low if excess(high) >= 0 else brentq(excess, low, high, xtol=1e-12)
-            return self.pull / (self.bends + shift)
+            for _ in range(60):  # the length falls as the shift grows
+                middle = (low + high) / 2
+                low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+            return self.pull / (self.bends + high)
         # The gradient has nothing along the direction of the most negative bend: go there, either way.
         u = self.pull / (self.bends + low)
         lowest = np.zeros_like(u)

@@ -67,6 +67,8 @@ def prove_flat(
     >>> prove_flat(lambda move: -float(move @ move) * 1e-8, np.array([1.0, -1.0]), ones, ones) is None
     True
     """
+    if not (np.isfinite(direction).all() and direction.any()):
+        return None
     # One unit of the direction is the distance at which each parameter has moved by about its spread.
     spread = np.where(np.isfinite(spread), spread, 1 + np.abs(center))
     unit = direction / np.max(np.abs(direction) / spread)

@@ -13,7 +13,7 @@ from shardmc.data.batch import Blocks
 from shardmc.errors import ModelError
 from shardmc.locate.improper import FAR, Flat, in_words, prior_lets_go, prove_flat
 from shardmc.locate.terms import Evaluator, Terms
-from shardmc.locate.trust_region import Quadratic
+from shardmc.locate.trust_region import Quadratic, inverse
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
 from shardmc.types import Engine, Frame, Mode
@@ -161,8 +161,8 @@ class Ascent:
     @property
     def curvature(self) -> np.ndarray:
         """Minus the Hessian where the climb stands, in the user's coordinates."""
-        inverse = np.linalg.inv(self.frame.basis)
-        curvature = inverse.T @ self.terms.curvature @ inverse
+        back = inverse(self.frame.basis)
+        curvature = back.T @ self.terms.curvature @ back
         return (curvature + curvature.T) / 2
 
     def climb(self, tolerance: float, on_step: OnStep | None = None) -> bool:

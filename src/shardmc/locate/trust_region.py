@@ -67,7 +67,7 @@ class Quadratic:
 
     def length_before(self, u: np.ndarray) -> float:
         """Length in these coordinates of a step u of the frame's."""
-        return float(np.linalg.norm(np.linalg.solve(self.basis, u)))
+        return float(np.linalg.norm(inverse(self.basis) @ u))
 
     def step(self, radius: float) -> Step:
         """The highest point of the quadratic within the radius."""
@@ -101,3 +101,11 @@ class Quadratic:
 
     def _step(self, u: np.ndarray, *, bounded: bool) -> Step:
         return Step(u, float(self.pull @ u - 0.5 * np.sum(self.bends * u**2)), bounded)
+
+
+def inverse(basis: np.ndarray) -> np.ndarray:
+    """The inverse of a basis; where a direction was stretched beyond what numbers hold, its pseudo-inverse."""
+    try:
+        return np.linalg.inv(basis)
+    except np.linalg.LinAlgError:
+        return np.linalg.pinv(basis)

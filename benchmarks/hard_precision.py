@@ -211,7 +211,7 @@ def _timed(model: Any, data: Any, draws: int, precision: str, warm: bool) -> tup
     """Verdict, seconds (of a second call, in which nothing is compiled), and the precision that was used."""
     try:
         if warm:
-            shardmc.fit(model, data, draws=draws, precision=precision)
+            shardmc.fit(model, data, draws=draws, precision=precision, seed=1)
         begun = time.perf_counter()
         posterior = shardmc.fit(model, data, draws=draws, precision=precision, seed=1)
     except ShardmcError as error:

@@ -124,6 +124,26 @@ def test_modes_of_small_shards_with_a_rare_column_are_exact(seed):
         assert np.sqrt(gap @ curvature @ gap) < DECREMENT
 
 
+@pytest.mark.parametrize("width", [3.0, 5.0, 10.0, 20.0])
+def test_a_skewed_parameter_does_not_hide_behind_one_that_converges_at_once(width):
+    # `a` has 2,000 rows and is there in one step. `b` has one row and a prior, and needs several: were the search
+    # ended by the decrement of both, the curvature of `b` would be off by 49 % at width 10.
+    y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000).astype(np.float32)
+    model = Model(
+        lambda params, y: -64 * jnp.cosh((y - params["a"]) / 8),
+        lambda params: -0.5 * (params["b"] / width) ** 2 - jnp.logaddexp(0.0, params["b"]),
+        {"a": (), "b": ()},
+    )
+    mode = locate(model, as_source(y).split(Partition(1), 0), Local())
+    b = mode.theta[1]
+    for _ in range(20):  # Newton in double precision
+        chance = 1 / (1 + np.exp(-b))
+        curvature = 1 / width**2 + chance * (1 - chance)
+        b -= (b / width**2 + chance) / curvature
+    assert abs(mode.theta[1] - b) * np.sqrt(curvature) < DECREMENT
+    np.testing.assert_allclose(mode.curvature[1, 1], curvature, rtol=0.02)
+
+
 def test_a_start_that_is_the_mode_takes_one_pass():
     model, x, y = regression()
     blocks = as_source((x, y)).split(Partition(8), 0)

@@ -28,6 +28,8 @@ _FLAT = 1e-4
 """Curvature along a direction, relative to what it was one step before, that may be all rounding."""
 _SETTLED = 0.45
 """The same below which curvature still changes too much for the step to be the last."""
+_STEADY = 0.1
+"""Relative change of the curvature over the last step, in any direction, up to which the next may end unseen."""
 _ENDLESS = 5
 """Slow steps in a row after which the summit may be at infinity."""
 _LIMIT = 1e12
@@ -127,7 +129,9 @@ class Ascent:
         if self.local.values[0] < _SETTLED or self.slow >= 2:
             return False
         decrement = self.local.decrement
-        quick = decrement < 0.3 and self.remaining < tolerance / 10
+        # The decrement sums over directions: one that is still bending can hide behind the others' convergence.
+        steady = np.abs(self.local.values - 1).max() < _STEADY
+        quick = steady and decrement < 0.3 and self.remaining < tolerance / 10
         return decrement < tolerance or quick or (self.stalled >= 2 and decrement < 1.0)
 
     @property

@@ -1,4 +1,4 @@
-"""Memory and speed of a fit whose rows do not fit: 4 and 40 million rows in Parquet, written to shard files and streamed.
+"""Memory and speed of a fit larger than memory: 4 and 40 million rows in Parquet, streamed from shard files.
 
     python benchmarks/out_of_core.py [--quick]
 

@@ -1,4 +1,4 @@
-"""Memory and speed of a fit whose rows do not fit: 4 and 40 million rows in Parquet, dealt to disk and streamed.
+"""Memory and speed of a fit larger than memory: 4 and 40 million rows in Parquet, streamed from shard files.
 
     python benchmarks/out_of_core.py [--quick]
 
@@ -113,7 +113,7 @@ def report(results: list[dict]) -> str:
         "# Rows that do not fit in memory\n\n"
         + header("out_of_core.py")
         + "\nLogistic regression, 8 parameters, 8 float32 columns in Parquet sorted by the response within every\n"
-        "million rows, dealt to shard files on disk and read from there. Each size in a process of its own.\n\n"
+        "million rows, written to shard files on disk and read from there. Each size in a process of its own.\n\n"
         + memory
         + f"\nPeak memory with {large['rows']:,} rows is {ratio:.2f} times that with {small['rows']:,}.\n\n"
         + speed

@@ -49,7 +49,7 @@ def main() -> None:
     x, y, columns = read(given.data, given.quick)
     print(f"{len(y):,} patches, {y.mean():.1%} of them lodgepole pine.")
 
-    # The file is in the order of the map, so that neighbours are alike; shards are dealt at random by default.
+    # The file is in the order of the map, so that neighbours are alike; by default rows go to shards at random.
     model = shardmc.Model(log_likelihood, log_prior, {"intercept": (), "beta": len(columns)})
     posterior = shardmc.fit(model, (x, y), draws=2_000 if given.quick else 10_000, seed=0)
 

@@ -16,8 +16,7 @@ from shardmc.clock import Clock
 from shardmc.combine import Recenter
 from shardmc.combine.moments import symmetric, transport
 from shardmc.data import Blocks, Partition
-from shardmc.data.elsewhere import Elsewhere
-from shardmc.data.rescaled import Rescaled
+from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Local
 from shardmc.errors import DataError, ModelError, OptionError
 from shardmc.fit import open_rows
@@ -129,7 +128,13 @@ def append(
     growth = (old_rows + blocks.num_rows) / old_rows
     near = Frame.at(old_mode.theta, growth * old_mode.curvature)
     choice = clock(
-        "precision", choose_precision, asked, bound, Rescaled(blocks, growth / (growth - 1)), engine, near
+        "precision",
+        choose_precision,
+        asked,
+        bound,
+        RescaledBlocks(blocks, growth / (growth - 1)),
+        engine,
+        near,
     )
     known = _Known(earlier, old_mode, old_rows, old_blocks)
     with choice.applied():
@@ -164,7 +169,7 @@ def _appended(
     fitted_rows = int(earlier.plan.get("fitted_rows", old_rows))
 
     mode = clock("locate", locate_with_earlier, bound, old_mode, old_blocks, blocks, engine)
-    arrived = _kept(bound, Rescaled(blocks, growth / (growth - 1)), mode, keep, engine, clock)
+    arrived = _kept(bound, RescaledBlocks(blocks, growth / (growth - 1)), mode, keep, engine, clock)
     located = clock("locate shards", locate_shards, bound, arrived, mode, engine)
     num_draws = max(1, math.ceil(earlier.num_draws * blocks.capacity / old_rows - 0.5))
     sampled = clock("sample", sample, bound, arrived, located, chosen, engine, num_draws=num_draws, seed=seed)
@@ -285,13 +290,13 @@ def locate_with_earlier(model: Model, earlier: Mode, old: Blocks | None, new: Bl
 class _Whole:
     """All shards, that of the old rows first."""
 
-    blocks: Elsewhere
+    blocks: AbsentBlocks
     located: Located
     sampled: Sampled
 
 
 def _joined(sizes: np.ndarray, old_mode: Mode, old: ShardChains, new: Located, sampled: Sampled) -> _Whole:
-    blocks = Elsewhere(sizes, sizes)
+    blocks = AbsentBlocks(sizes, sizes)
     located = Located(
         new.mode,
         blocks.shares,
@@ -351,8 +356,8 @@ def _old_blocks(data: Any, model: Model, weights: Any, earlier: Posterior, seed:
 
 
 def _kept(
-    model: Model, arrived: Rescaled, mode: Mode, keep: float | None, engine: Engine, clock: Clock
-) -> Rescaled:
+    model: Model, arrived: RescaledBlocks, mode: Mode, keep: float | None, engine: Engine, clock: Clock
+) -> RescaledBlocks:
     """The new shards, with those rows in all of them that matter much."""
     if keep is None or arrived.num_shards == 1:
         return arrived

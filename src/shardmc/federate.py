@@ -11,8 +11,7 @@ import numpy as np
 
 from shardmc.combine import combiner as named_combiner
 from shardmc.data import Blocks, Partition
-from shardmc.data.elsewhere import Elsewhere
-from shardmc.data.rescaled import Rescaled
+from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Local
 from shardmc.errors import DataError, ModelError, OptionError, RunError, SamplingError
 from shardmc.fit import open_rows
@@ -94,7 +93,7 @@ def sample_shard(
     asked = asked_precision(precision)
     with precision_of_rows(asked):
         source, bound = open_rows(model, rows, seed)
-        blocks = Rescaled(source.split(Partition(1, weights=weights), seed), 1 / share)
+        blocks = RescaledBlocks(source.split(Partition(1, weights=weights), seed), 1 / share)
     common = _common_point(located, bound)
     near = None if common is None else common.frame
     with choose_precision(asked, bound, blocks, engine, near).applied():
@@ -171,7 +170,7 @@ def combine_sites(
         raise OptionError(
             f"The model's parameters are {_listed(known.names)}, the sites' {_listed(read[0].names)}."
         )
-    elsewhere = Elsewhere(np.array([site.rows for site in read]), np.array([site.share for site in read]))
+    elsewhere = AbsentBlocks(np.array([site.rows for site in read]), np.array([site.share for site in read]))
     located, notes = _located(read, elsewhere.shares)
     sampled = Sampled(tuple(site.chains for site in read), elsewhere.shares, "rescaled", passes=0.0)
     engine = Local()

@@ -87,7 +87,7 @@ def test_the_worst_combination_is_named_when_no_parameter_is_off():
         certificate = certify(spoiled, chosen, -spoiled[chosen], mode, names, rng=rng)
         assert certificate.verdict == "off"
         assert "off" not in certificate.verdicts
-        assert "though no parameter by itself" in certificate.sentence
+        assert "although no single parameter is" in certificate.sentence
 
 
 def test_storing_as_json():
@@ -150,7 +150,7 @@ def test_gradients_that_are_not_finite():
     assert "not finite at 3 of 100 draws" in certificate.sentence
     scores[:95] = np.nan
     certificate = certify(values, chosen, scores, mode, NAMES, rng=rng)
-    assert certificate.sentence == "Cannot tell: there are finite gradients at 5 draws, and 10 are needed."
+    assert certificate.sentence == "Cannot tell: only 5 draws have finite gradients, and 10 are needed."
     assert np.isnan(certificate.mean_error).all()
     assert np.array_equal(polish(values, certificate), values)
     assert Certificate.from_dict(certificate.to_dict()).verdict == "cannot tell"
@@ -161,7 +161,7 @@ def test_shapes_that_do_not_fit():
     values = np.zeros((50, 3))
     with pytest.raises(OptionError, match="3 parameters, but there are 2 names"):
         certify(values, np.arange(50), values, mode, ["a", "b"])
-    with pytest.raises(OptionError, match=r"Gradients have shape \(50, 3\); \(20, 3\) is needed"):
+    with pytest.raises(OptionError, match=r"Gradients have shape \(50, 3\); the shape must be \(20, 3\)"):
         certify(values, np.arange(20), values, mode, NAMES)
     with pytest.raises(OptionError, match="bound mean is 0"):
         Bounds(mean=0)
@@ -202,7 +202,7 @@ def test_certificates_of_earlier_versions_are_read():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"draws": 5}, "at least 20 draws"),
+        ({"draws": 5}, "draws must be at least 20"),
         ({"draws": 200, "max_draws": 100}, "must not be below draws"),
         ({"draws": 100.5}, "must be a whole number"),
         ({"mean": 0.0}, "between 0 and 0.5"),

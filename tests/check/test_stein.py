@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from shardmc.check.discrepancy import stein_kernel, stein_test
-from shardmc.check.surrogate import cross_fit
+from shardmc.check.stein import cross_fit, stein_kernel, stein_test
 
 
 def numerical_stein_kernel(x, y, score_x, score_y, width):

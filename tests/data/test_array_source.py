@@ -116,18 +116,18 @@ BAD = {
     "infinite on the device": ({"x": jnp.array([1.0, np.inf])}, "Column 'x' has 1 infinite value"),
     "lengths": (
         {"x": np.zeros(3), "y": np.zeros(4)},
-        "Column 'x' has 3 rows but 'y' has 4; all need the same number",
+        "Column 'x' has 3 rows but 'y' has 4; all columns need the same number",
     ),
     "empty": (np.zeros((0, 2)), "The table is empty: it has no rows"),
     "no arrays": ({}, "holds no arrays"),
     "no first axis": (
         {"x": np.zeros(3), "scale": 2.0},
-        "Column 'scale' is the single value 2.0, with no axis",
+        "Column 'scale' is the single value 2.0; give an array",
     ),
     "a list": ([1, 2, 3], r"Column '\[0\]' is the single value 1.*numpy.asarray"),
     "text": (
         {"x": np.array(["a", "b"])},
-        r"Column 'x' holds text \(<U1\); give its levels as whole-number codes",
+        r"Column 'x' holds text \(<U1\); encode its levels as integers",
     ),
     "objects": (np.array([1, None]), "Column 'data' holds Python objects"),
     "dates": (
@@ -137,11 +137,11 @@ BAD = {
     "complex": (np.zeros(2, dtype=complex), "complex numbers .*real and imaginary parts"),
     "overflow": (
         {"id": np.array([1, 3_000_000_000])},
-        "Column 'id' holds 3000000000, beyond the range of int32; rescale the column, or run JAX in x64",
+        "Column 'id' holds 3000000000, outside the range of int32; rescale the column, or enable 64 bits in JAX",
     ),
     "negative overflow": ({"id": np.array([1, -(2**40)])}, "Column 'id' holds -1099511627776"),
     "unsigned overflow": (np.array([1, 2**63 + 1], dtype=np.uint64), "holds 9223372036854775809"),
-    "too large for float32": (np.array([1.0, 1e300]), "holds 1e\\+300, beyond the range of float32"),
+    "too large for float32": (np.array([1.0, 1e300]), "holds 1e\\+300, outside the range of float32"),
     "sparse": ({"x": scipy.sparse.eye(3).tocsr()}, "Column 'x' is a sparse matrix; .*toarray"),
     "masked": (np.ma.array([1.0, 2], mask=[True, False]), "Column 'data' has 1 masked value"),
 }
@@ -163,15 +163,19 @@ def test_the_largest_allowed_numbers_pass():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"weights": [1, -1, 1, 1]}, DataError, "Row weights must not be negative, but -1 is among them"),
+        ({"weights": [1, -1, 1, 1]}, DataError, "Row weights must not be negative, but the smallest is -1"),
         ({"weights": [1, np.nan, 1, 1]}, DataError, "Column 'row weights' has 1 NaN value"),
         ({"weights": [0, 0, 0, 0]}, DataError, "All row weights are zero"),
-        ({"weights": [1, 1]}, OptionError, r"weights has shape \(2,\); one entry for each of the 4 rows"),
-        ({"weights": ["a"] * 4}, OptionError, "weights holds <U1 entries; numbers are needed"),
+        (
+            {"weights": [1, 1]},
+            OptionError,
+            r"weights has shape \(2,\); it must be a column's name, or hold one entry",
+        ),
+        ({"weights": ["a"] * 4}, OptionError, "weights holds <U1 entries; it must hold numbers"),
         ({"weights": "wieght"}, OptionError, "Unknown weights column 'wieght'. Did you mean 'weight'"),
         ({"stratify": "lable"}, OptionError, "Unknown stratify column 'lable'. Did you mean 'label'"),
         ({"stratify": [1, 2]}, OptionError, r"stratify has shape \(2,\)"),
-        ({"stratify": [1.0, np.nan, 1, 1]}, DataError, "has missing values; fill them in"),
+        ({"stratify": [1.0, np.nan, 1, 1]}, DataError, "has missing values; replace them"),
         ({"stratify": "x"}, DataError, r"stratify column 'x' has shape \(2,\) per row"),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_wrong_share_is_noticed(tmp_path):
     assert np.abs(total - 1).max() > 0.1
 
 
-def test_all_kinds_of_sources_are_dealt_alike(kind, tmp_path):
+def test_all_kinds_of_sources_are_split_alike(kind, tmp_path):
     partition = PARTITIONS["all at once"]
     reference = shards_of(make_source("dict", tmp_path).split(partition, seed=4))
     shards = shards_of(make_source(kind, tmp_path).split(partition, seed=4), size=2)

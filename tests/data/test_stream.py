@@ -74,14 +74,14 @@ def test_a_named_folder_stays_and_is_used_again(file, tmp_path):
         split(file, scratch, **other) for other in ({"seed": 1}, {"stratify": "label"}, {"weights": "weight"})
     ]
     assert len({blocks.scratch.path for blocks in (first, *others)}) == 4
-    first.discard()
+    first.scratch.discard()
     assert not first.scratch.path.exists()
 
 
 def test_a_pass_that_was_cut_short_is_made_again(file, tmp_path):
     scratch = tmp_path / "rows"
     first = split(file, scratch)
-    (first.scratch.path / "dealt.json").unlink()
+    (first.scratch.path / "complete.json").unlink()
     first.scratch.column_file(0).write_bytes(b"half")
     np.testing.assert_allclose(total_weights(split(file, scratch)), 1, rtol=1e-6)
 
@@ -91,16 +91,16 @@ def test_a_note_that_does_not_fit_is_not_believed(file, tmp_path, content):
     scratch = tmp_path / "rows"
     first = split(file, scratch)
     first.scratch.column_file(0).write_bytes(b"")
-    (first.scratch.path / "dealt.json").write_text(content)
+    (first.scratch.path / "complete.json").write_text(content)
     np.testing.assert_allclose(total_weights(split(file, scratch)), 1, rtol=1e-6)
 
 
 def test_a_shard_file_cut_off_or_removed_later(file):
     blocks = split(file)
     os.truncate(blocks.scratch.column_file(0), 100)
-    with pytest.raises(DataError, match=r"can no longer be read \(a file is shorter than it was\)"):
+    with pytest.raises(DataError, match=r"can no longer be read \(a file has become shorter\)"):
         shards_of(blocks)
-    blocks.discard()
+    blocks.scratch.discard()
     with pytest.raises(DataError, match="can no longer be read"):
         shards_of(blocks)
 
@@ -116,21 +116,23 @@ def test_faults_are_found_before_the_first_shard_and_leave_nothing(tmp_path):
 def test_a_full_disk_is_told_before_it_is_full(file, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
     with pytest.raises(
-        DataError, match=r"cannot be written to .*takes 0.00 GB and 0.00 GB are free.*as scratch"
+        DataError, match=r"cannot be written to .*they take 0.00 GB and 0.00 GB are free.*Set scratch="
     ):
         split(file, tmp_path / "rows")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_disk_that_fills_up(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("shardmc.data.scratch.Scratch.column_file", lambda *_: Path("/dev/full"))
-    with pytest.raises(DataError, match=r"cannot be written to .*No space left on device.* Name a folder"):
+    monkeypatch.setattr("shardmc.data.stream.Scratch.column_file", lambda *_: Path("/dev/full"))
+    with pytest.raises(
+        DataError, match=r"cannot be written to .*No space left on device.* Set scratch= to a folder"
+    ):
         split(file, tmp_path / "rows")
 
 
 def test_a_scratch_place_that_is_a_file(file, tmp_path):
     (tmp_path / "taken").touch()
-    with pytest.raises(DataError, match="No scratch folder can be made in"):
+    with pytest.raises(DataError, match="cannot make a scratch folder in"):
         split(file, tmp_path / "taken")
 
 
@@ -158,7 +160,7 @@ def test_the_reading_thread_ends_with_the_batches(file):
 
 def test_pieces_of_any_size_give_the_same_shards(file, monkeypatch):
     reference = shards_of(split(file, stratify="label"))
-    monkeypatch.setattr("shardmc.data.dealing.PIECE_BYTES", 16 * 37)
+    monkeypatch.setattr("shardmc.data.partition.PIECE_BYTES", 16 * 37)
     shards = shards_of(split(file, stratify="label"))
     for shard, (rows, weights) in reference.items():
         assert np.array_equal(shards[shard][0]["row"][weights > 0], rows["row"][weights > 0])
@@ -174,7 +176,7 @@ def test_sixty_four_bits_are_streamed_in_x64(file):
 
 
 def peak_bytes(folder: Path, num_rows: int) -> int:
-    """Most memory that NumPy held while the rows of a file were dealt to shards and each was read once."""
+    """Most memory that NumPy held while the rows of a file were split into shards and each was read once."""
     path = folder / f"{num_rows}.parquet"
     pq.write_table(pa.table({"x": np.zeros(num_rows, np.float32)}), path)
     tracemalloc.start()
@@ -187,7 +189,7 @@ def peak_bytes(folder: Path, num_rows: int) -> int:
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardmc.data.dealing.PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr("shardmc.data.partition.PIECE_BYTES", 1 << 16)
     peak_bytes(tmp_path, 50_000)  # what is made once, such as compiled functions
     small, large = peak_bytes(tmp_path, 100_000), peak_bytes(tmp_path, 800_000)
     assert large < 1.3 * small

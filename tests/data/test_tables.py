@@ -73,10 +73,10 @@ def test_columns_that_are_not_numbers_are_left_out_unless_named():
     assert source.column_names == tuple(data)
     assert list(source.sample(2, 0)) == ["x"]
     for name, message in {
-        "name": "Column 'name' holds text .*whole-number codes",
+        "name": "Column 'name' holds text .*encode its levels as integers",
         "day": "Column 'day' holds dates .*days since some date",
         "mixed": "Column 'mixed' holds",
-        "level": "Column 'level' holds categories .*whole-number codes",
+        "level": "Column 'level' holds categories .*encode its levels as integers",
     }.items():
         with pytest.raises(DataError, match=message):
             source.select([name]).split(Partition(1), 0)
@@ -102,7 +102,7 @@ def test_numbers_that_turn_out_to_be_text_later():
 def test_missing_values_are_counted(frame):
     source = as_source(frame)
     with pytest.raises(
-        DataError, match=r"Column 'x' has 2 missing values. Drop or impute .* can be left out"
+        DataError, match=r"Column 'x' has 2 missing values. Drop or impute .* as_source\(data, columns"
     ):
         source.split(Partition(1), 0)
     with pytest.raises(DataError, match=r"does not guess\.$"):
@@ -184,9 +184,9 @@ def test_without_names_nothing_can_be_computed():
 def test_tables_that_cannot_be_rows():
     with pytest.raises(DataError, match="empty"):
         as_source(pd.DataFrame({"x": []}))
-    with pytest.raises(DataError, match=r"call its collect\(\)"):
+    with pytest.raises(DataError, match=r"Call its collect\(\)"):
         as_source(pl.LazyFrame({"x": [1]}))
-    with pytest.raises(DataError, match="No column to use holds numbers; the columns are name"):
+    with pytest.raises(DataError, match="None of the columns holds numbers; the columns are name"):
         as_source(pd.DataFrame({"name": ["a"]}))
     with pytest.raises(OptionError, match="Unknown column 'z'"):
         as_source(pd.DataFrame({"x": [1]}), columns=["z"])
@@ -232,7 +232,7 @@ def test_what_is_computed_must_have_one_shape_type_and_length():
     ):
         computed(lambda x: np.zeros((len(x), 2 if len(x) < 50 else 3))).split(Partition(2), 0)
     with pytest.raises(
-        DataError, match=r"'data \(computed\)' holds whole numbers in its first rows and fractions"
+        DataError, match=r"'data \(computed\)' holds integers in its first rows and fractions"
     ):
         computed(lambda x: np.arange(len(x)) if len(x) < 50 else x / 2).split(Partition(2), 0)
     with pytest.raises(DataError, match=r"Column 'b \(computed\)' has 1 entries for 100 rows"):

@@ -40,7 +40,7 @@ def test_a_scheduler_is_named_by_its_address(client, folder):
     here = fit(folder, "here")
     dask = ("--engine", "dask", "--scheduler", client.scheduler.address)
     there = fit(folder, "there", *dask, "--memory", "0", "--scratch", "scratch")
-    assert list((folder / "scratch").glob("*/dealt.json"))  # the workers read the rows from there
+    assert list((folder / "scratch").glob("*/complete.json"))  # the workers read the rows from there
     np.testing.assert_array_equal(there.theta, here.theta)
     np.testing.assert_array_equal(there.shards.draws, here.shards.draws)
 

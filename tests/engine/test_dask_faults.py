@@ -97,6 +97,6 @@ def test_a_shard_that_kills_every_worker_is_named(client, processes, blocks, mon
 def test_rows_that_a_worker_cannot_read_are_said_in_a_sentence(client, tmp_path):
     pq.write_table(pa.table({"x": np.ones(40, np.float32)}), tmp_path / "rows.parquet")
     blocks = as_source(tmp_path / "rows.parquet", memory=0, scratch=tmp_path).split(Partition(4), 0)
-    blocks.discard()
+    blocks.scratch.discard()
     with pytest.raises(DataError, match="can no longer be read"):
         list(Dask(client).map(slow_sum(), blocks, None, np.int32(1)))

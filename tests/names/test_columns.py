@@ -58,7 +58,7 @@ SOURCES = {
 }
 
 
-def dealt(source, name, options):
+def split_by(source, name, options):
     """The rows of both shards, and their weights, by what the column is for."""
     blocks = source.select([name, "other"]).split(Partition(2, **options), seed=3)
     ((_, batch),) = blocks.batches([0, 1], 2)
@@ -80,7 +80,7 @@ def test_rows_of_a_hostile_column_are_its_own(kind, given, hostile_columns, tmp_
     def of(name, folder, swapped=False):
         (tmp_path / folder).mkdir()
         source = as_source(SOURCES[kind](columns(name, swapped), tmp_path / folder))
-        return dealt(source, name, OPTIONS[given])
+        return split_by(source, name, OPTIONS[given])
 
     expected, control = of(INNOCENT, "innocent"), of(INNOCENT, "control", swapped=True)
     assert not np.array_equal(expected[0], control[0])  # the comparison below would see another column
@@ -96,7 +96,7 @@ def test_weights_and_strata_in_hostile_columns(kind, tmp_path):
         renamed = dict(zip(columns("x"), ("x", "other", *names), strict=True))
         table = {renamed[name]: values for name, values in columns("x").items()}
         source = as_source(SOURCES[kind](table, tmp_path / folder))
-        return dealt(source, "x", {"weights": names[0], "stratify": names[1]})
+        return split_by(source, "x", {"weights": names[0], "stratify": names[1]})
 
     expected = of(("w", "g"), "innocent")
     for here, there in zip(of(("row weights", "strata of rows"), "own"), expected, strict=True):

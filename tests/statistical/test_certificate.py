@@ -13,7 +13,7 @@ import pytest
 from scipy import special, stats
 
 from shardmc.check import Certificate, certify, choose
-from shardmc.check.moments import SteinSample
+from shardmc.check.stein import SteinSample
 from shardmc.types import Mode
 
 DRAWS = 8_000

@@ -13,7 +13,7 @@ import pytest
 from scipy import special
 
 from shardmc.check import Certificate, Certify
-from shardmc.check.line import Lines
+from shardmc.check.skewness import Lines
 from shardmc.judge import Result, certify_result
 from shardmc.model import Model
 from shardmc.types import Mode

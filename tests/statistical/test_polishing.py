@@ -117,11 +117,11 @@ def test_where_the_certificate_cannot_tell_nothing_is_changed():
     scores = -4 * theta[chosen] / (3 + theta[chosen] ** 2)
     certificate = certify(theta, chosen, scores, mode, ["t"], rng=rng)
     assert certificate.verdict != "within"
-    certificate = replace(certificate, mendable=False)
+    certificate = replace(certificate, correctable=False)
     values, after, polished = polish_draws(theta, certificate, lambda _: pytest.fail("nothing to certify"))
     assert polished.rounds == 0
     assert polished.sentence == (
-        "Polishing cannot help: the certificate cannot tell what is wrong with the draws. They are as they were."
+        "Polishing cannot help: the certificate cannot tell what is wrong with the draws. The draws are unchanged."
     )
     assert after is certificate
     np.testing.assert_array_equal(values, theta)

@@ -1,4 +1,4 @@
-"""Do the shards agree? Their modes should scatter around that of all rows as those of random samples do."""
+"""Do the shards agree? Their modes should scatter around the mode of all rows like those of random samples."""
 
 from __future__ import annotations
 
@@ -11,35 +11,32 @@ from scipy import special
 from shardmc.types import Finding, Located
 
 LEVEL = 0.01
-"""Family-wise chance that a shard of random rows is called an outlier."""
+"""The chance that any shard of random rows is called an outlier."""
 
 _MOST_SCATTER = 3.0
-"""A model that fits badly may make the modes scatter this much more than it says itself; random rows not more."""
+"""With random rows, a poorly fitting model makes the modes scatter at most this much more than expected."""
 _NOTED_SCATTER = 1.5
 _MOST_SPREAD = 1.5
-"""Rows that matter much may make the cube roots of Q spread this much more than those of chi^2."""
-_KNOWS_NOTHING = 0.05
-"""Curvature relative to that of all rows below which a shard knows next to nothing of a direction."""
+"""Influential rows may make the cube roots of Q spread this much more than those of chi^2."""
+_NO_INFORMATION = 0.05
+"""A shard with less curvature than this, relative to all rows, holds almost no information in that direction."""
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """Disagreement of every shard with all rows, what the shards know, and what it means."""
+    """How far each shard disagrees with all rows, how informative it is, and what that means."""
 
     q: np.ndarray  # (shard,) about chi^2 with dim degrees of freedom; NaN without a mode
-    p_values: np.ndarray  # (shard,) beside the other shards, not corrected for their number
-    outliers: np.ndarray  # shards beyond the family-wise level, the worst first
-    moves: (
-        np.ndarray
-    )  # (shard, dim) how far each mode is from that of all rows, in standard deviations of such gaps
+    outliers: np.ndarray  # shards beyond the family-wise level, worst first
+    moves: np.ndarray  # (shard, dim) distance of each mode from that of all rows, in its standard deviations
     scatter: float
-    """Typical q over what the model expects: about 1 for random rows and a model that fits."""
+    """Typical q relative to its expectation: about 1 for random rows and a model that fits."""
     total: float
     """Sum of q over shards, about chi^2 with dim (shard - 1) degrees of freedom."""
     eigenvalues: np.ndarray  # (shard, 2) smallest and largest of L^-1 H_i L^-T, where H = L L^T
-    unknown: dict[str, int]
-    """Parameters that some shards know next to nothing about, and how many shards."""
+    uninformed: dict[str, int]
+    """Parameters about which some shards hold almost no information, and the number of such shards."""
     findings: list[Finding]
 
 
@@ -48,27 +45,27 @@ def agree(
 ) -> Agreement:
     r"""Compare every shard's mode and curvature with those of all rows.
 
-    The modes of random shards scatter around that of all rows with covariance H^-1 (1 / a_i - 1), so that
+    The modes of random shards scatter around the mode of all rows with covariance H^-1 (1 / a_i - 1), so that
 
         Q_i = (theta_i - theta)^T H_i (theta_i - theta) / (1 / a_i - 1)
 
-    is about chi^2 with d degrees of freedom. The shard's own curvature H_i stands in for H: modes of small shards are
-    far away where their curvature is small, and Q_i with H would be far from chi^2. Where the model fits badly all
-    Q_i are larger by one factor, and rows that matter much make their tail longer; so (Q_i / d)^(1/3), which is about
-    normal, is compared with its median and spread over shards, unless these are beyond what random rows give.
+    is about chi^2 with d degrees of freedom. Q_i uses the shard's own curvature H_i instead of H: the mode of a small
+    shard is far away where its curvature is small, and with H, Q_i would be far from chi^2. If the model fits badly,
+    all Q_i are larger by one factor, and influential rows make their tail longer. So (Q_i / d)^(1/3), which is
+    about normal, is compared with its median and spread over shards, unless these exceed what random rows give.
 
     Parameters
     ----------
     located
         Modes and curvatures of all rows and of the shards.
     sizes
-        Rows of each shard, (shard,).
+        The number of rows of each shard, (shard,).
     names
         One name per parameter.
     level
-        Chance that any shard of random rows is called an outlier.
+        The chance that any shard of random rows is called an outlier.
     dispersion
-        Expected Q_i / d, where it is known: sum over rows of g_j^T H^-1 g_j / d with g_j the gradient of row j.
+        Expected Q_i / d, if it is known: the sum over rows of g_j^T H^-1 g_j / d, where g_j is the gradient of row j.
 
     Examples
     --------
@@ -84,27 +81,27 @@ def agree(
     gaps = np.where(located.found[:, None], located.shard_modes - located.mode.theta, np.nan)
     curvatures = np.where(located.found[:, None, None], located.shard_curvatures, np.nan)
     variance = 1 / located.shares - 1
-    variance = np.where(variance > 1e-9, variance, np.inf)  # a shard that holds all rows agrees with them
+    variance = np.where(
+        variance > 1e-9, variance, np.inf
+    )  # a single shard holds all rows and agrees with them
     sds = np.sqrt(np.diag(np.linalg.inv(located.mode.curvature)))
     q = np.einsum("ki,kij,kj->k", gaps, curvatures, gaps) / variance
     moves = gaps / (sds * np.sqrt(variance)[:, None])
-    scatter, p_values = _beside_others(q, gaps.shape[1], dispersion)
+    scatter, p_values = _compared(q, gaps.shape[1], dispersion)
     outliers = np.flatnonzero(p_values < level / max(int(located.found.sum()), 1))
     outliers = outliers[np.argsort(-q[outliers])]
-    eigenvalues, unknown = _knowledge(located, names)
+    eigenvalues, uninformed = _information(located, names)
     findings = [
         *_missing(located),
         *_disagreement(outliers, q, moves, scatter, sizes, names),
         *_scattered(outliers, q, len(names), scatter, dispersion),
-        *_ignorance(unknown, located.num_shards),
+        *_uninformed(uninformed, located.num_shards),
     ]
-    return Agreement(
-        q, p_values, outliers, moves, scatter, float(np.nansum(q)), eigenvalues, unknown, findings
-    )
+    return Agreement(q, outliers, moves, scatter, float(np.nansum(q)), eigenvalues, uninformed, findings)
 
 
-def _beside_others(q: np.ndarray, dim: int, dispersion: float) -> tuple[float, np.ndarray]:
-    """Typical q over its expectation, and the p-value of each q beside the others, (shard,)."""
+def _compared(q: np.ndarray, dim: int, dispersion: float) -> tuple[float, np.ndarray]:
+    """Typical q relative to its expectation, and the p-value of each q compared with the others, (shard,)."""
     known = q[np.isfinite(q)]
     if not len(known):
         return np.nan, np.full(q.shape, np.nan)
@@ -113,7 +110,7 @@ def _beside_others(q: np.ndarray, dim: int, dispersion: float) -> tuple[float, n
     roots = np.cbrt(q / (dim * dispersion))
     middle = float(np.nanmedian(roots))
     scatter = (middle / mean) ** 3
-    if scatter > _MOST_SCATTER:  # not random samples: the others are no standard
+    if scatter > _MOST_SCATTER:  # not random samples, so the others are no reference
         return scatter, special.ndtr((mean - roots) / sd)
     scale = max(middle / mean, 1.0)
     spread = 1.4826 * float(np.nanmedian(np.abs(roots - middle)))
@@ -121,8 +118,8 @@ def _beside_others(q: np.ndarray, dim: int, dispersion: float) -> tuple[float, n
     return scatter, special.ndtr((mean * scale - roots) / spread)
 
 
-def _knowledge(located: Located, names: Sequence[str]) -> tuple[np.ndarray, dict[str, int]]:
-    """Extreme eigenvalues of the relative curvatures, (shard, 2), and the parameters that shards know nothing about."""
+def _information(located: Located, names: Sequence[str]) -> tuple[np.ndarray, dict[str, int]]:
+    """Extreme eigenvalues of the relative curvatures, (shard, 2), and the parameters with uninformed shards."""
     eigenvalues = np.full((located.num_shards, 2), np.nan)
     found = np.flatnonzero(located.found)
     if not len(found):
@@ -130,8 +127,8 @@ def _knowledge(located: Located, names: Sequence[str]) -> tuple[np.ndarray, dict
     basis = located.mode.frame.basis
     relative, vectors = np.linalg.eigh(basis.T @ located.shard_curvatures[found] @ basis)
     eigenvalues[found] = relative[:, [0, -1]]
-    weak = relative[:, 0] < _KNOWS_NOTHING
-    # A parameter's variance in a shard over its variance in all rows.
+    weak = relative[:, 0] < _NO_INFORMATION
+    # A parameter's variance in a shard relative to its variance in all rows.
     variances = np.sum((basis @ vectors[weak]) ** 2 / np.maximum(relative[weak, None], 1e-12), axis=2)
     least = np.argmax(variances / np.sum(basis**2, axis=1), axis=1)
     counts = np.bincount(least, minlength=len(names))
@@ -146,7 +143,7 @@ def _missing(located: Located) -> list[Finding]:
         Finding(
             "warning",
             "agreement",
-            f"{len(missing)} of {located.num_shards} shards have no mode of their own.",
+            f"{len(missing)} of {located.num_shards} shards have no mode.",
             "Use fewer shards, a stronger prior, or keep more rows in every shard.",
             {"shards": missing.tolist()},
         )
@@ -161,15 +158,15 @@ def _disagreement(
     sizes: np.ndarray,
     names: Sequence[str],
 ) -> list[Finding]:
-    """Name the shards that disagree, or say that most do."""
+    """Name the shards that disagree, or report that many do."""
     expected = len(names) * max(scatter, 1.0)
     found = [
         Finding(
             "warning",
             "agreement",
-            f"Shard {i} ({int(sizes[i]):,} rows) disagrees with all rows (Q = {q[i]:,.0f} where {expected:,.0f} is "
-            f"expected), most of all in {_moved(moves[i], names)}.",
-            "Look at its rows: a corrupted block, data in file order, or a rare level. Shuffle the rows or stratify.",
+            f"Shard {i} ({int(sizes[i]):,} rows) disagrees with all rows (Q = {q[i]:,.0f}, expected about "
+            f"{expected:,.0f}), mostly in {_moved(moves[i], names)}.",
+            "Look at its rows: they may be corrupt, in file order, or hold a rare level. Shuffle the rows or stratify.",
             {"shard": int(i), "q": float(q[i]), "rows": int(sizes[i])},
         )
         for i in outliers[:_MOST_NAMED].tolist()
@@ -180,16 +177,16 @@ def _disagreement(
     many = Finding(
         "warning",
         "agreement",
-        f"{len(outliers)} of {len(q)} shards disagree with all rows, most of all in {_moved(typical, names)}: "
-        f"their modes scatter {scatter:,.1f} times as much as those of random samples would.",
-        "Deal the rows at random instead of in file order; if they are, the model fits badly (overdispersion).",
+        f"{len(outliers)} of {len(q)} shards disagree with all rows, mostly in {_moved(typical, names)}: "
+        f"their modes scatter {scatter:,.1f} times as much as those of random samples.",
+        "Use shuffle=True, so that rows go to shards at random. If they do, the model fits badly (overdispersion).",
         {"shards": outliers.tolist(), "scatter": scatter},
     )
     return [many, *found]
 
 
 def _moved(moves: np.ndarray, names: Sequence[str]) -> str:
-    """The one to three parameters that moved most, at least half as far as the first."""
+    """Up to three parameters that moved most: those at least half as far as the first."""
     size = np.abs(moves)
     return ", ".join(names[int(k)] for k in np.argsort(-size)[:3] if size[k] >= size.max() / 2)
 
@@ -197,7 +194,7 @@ def _moved(moves: np.ndarray, names: Sequence[str]) -> str:
 def _scattered(
     outliers: np.ndarray, q: np.ndarray, dim: int, scatter: float, dispersion: float
 ) -> list[Finding]:
-    """Say that all shards scatter too much where no single one stands out."""
+    """Report that all shards scatter too much although no single one stands out."""
     p_value = special.chdtrc(dim * max(int(np.isfinite(q).sum()) - 1, 1), np.nansum(q) / dispersion)
     if len(outliers) > _MOST_NAMED or not scatter > _NOTED_SCATTER or p_value > LEVEL / 10:
         return []
@@ -205,25 +202,25 @@ def _scattered(
         Finding(
             "warning" if scatter > _MOST_SCATTER else "note",
             "agreement",
-            f"Modes of the shards scatter {scatter:.1f} times as much as the model says they should.",
-            "The model fits badly (overdispersion, dependent rows), so that its posterior is too narrow, "
-            "or the rows were not dealt at random.",
+            f"The modes of the shards scatter {scatter:.1f} times as much as the model predicts.",
+            "Either the model fits badly (overdispersion, dependent rows) and its posterior is too narrow, "
+            "or the rows did not go to shards at random.",
             {"scatter": scatter},
         )
     ]
 
 
-def _ignorance(unknown: dict[str, int], num_shards: int) -> list[Finding]:
-    if not unknown:
+def _uninformed(uninformed: dict[str, int], num_shards: int) -> list[Finding]:
+    if not uninformed:
         return []
-    count = sum(unknown.values())
-    named = ", ".join(f"{name} ({shards} shards)" for name, shards in list(unknown.items())[:_MOST_NAMED])
+    count = sum(uninformed.values())
+    named = ", ".join(f"{name} ({shards} shards)" for name, shards in list(uninformed.items())[:_MOST_NAMED])
     return [
         Finding(
             "warning" if count > num_shards / 20 else "note",
             "agreement",
-            f"{count} of {num_shards} shards know next to nothing of some parameter: {named}.",
-            "Use fewer shards, stratify by that column, keep more rows in every shard, or take a stronger prior.",
-            {"parameters": dict(unknown)},
+            f"{count} of {num_shards} shards hold almost no information about some parameter: {named}.",
+            "Use fewer shards, stratify by that column, keep more rows in every shard, or use a stronger prior.",
+            {"parameters": dict(uninformed)},
         )
     ]

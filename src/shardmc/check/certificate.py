@@ -1,4 +1,4 @@
-"""How wrong are draws of a posterior? Gradients of all rows at a hundred of them tell, without a reference."""
+"""How wrong are draws of a posterior? The gradients of all rows at about a hundred draws tell, without a reference."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from shardmc.check.combination import Combination
-from shardmc.check.correction import Correction
-from shardmc.check.discrepancy import SteinTest
+from shardmc.check.directions import Combination, Correction
 from shardmc.check.measured import Measured, measure
-from shardmc.check.verdict import Bounds, Remedy, Verdict, judge
+from shardmc.check.stein import SteinTest
+from shardmc.check.verdict import Bounds, Remedy, Verdict, decide
 from shardmc.errors import OptionError
 from shardmc.types import Mode
-
-__all__ = ["Bounds", "Certificate", "certify", "choose", "polish"]
 
 _ARRAYS = tuple(field.name for field in fields(Measured) if field.type == "np.ndarray")
 
@@ -31,10 +28,10 @@ class Certificate(Measured):
     """The verdict on each parameter by itself."""
     sentence: str
     advice: str
-    mendable: bool = True
-    """Whether its errors are known as those of mean and covariance, so that `polish` may mend them."""
+    correctable: bool = True
+    """Whether the errors are errors of mean and covariance, which `polish` can correct."""
     remedy: Remedy = ""
-    """What would let it tell where it cannot: "gradients" at more draws, more "draws", or neither."""
+    """What would settle "cannot tell": "gradients" at more draws, more "draws", or nothing."""
 
     def __repr__(self) -> str:
         return (
@@ -42,14 +39,14 @@ class Certificate(Measured):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists, numbers and strings, as JSON can hold them."""
+        """Lists, numbers and strings, for JSON."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Certificate:
         """The certificate that `to_dict` wrote."""
         given = dict(stored)
-        # Certificates of earlier versions do not tell the two parts of the standard errors apart.
+        # Older certificates do not separate the two parts of the standard errors.
         given.setdefault("mean_measured_se", given["mean_error_se"])
         given.setdefault("sd_measured_se", given["sd_ratio_se"])
         for name in _ARRAYS:
@@ -69,7 +66,7 @@ def choose(
     rng: np.random.Generator,
     exclude: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Indices of the draws at which to compute the gradient: every shard gives its share.
+    """Choose the draws at which to compute the gradient: each shard contributes its share.
 
     Systematic sampling along the draws sorted by shard, in random order within each, so that every draw has the same
     chance and each shard gives count * (its draws) / (all draws), rounded up or down.
@@ -81,11 +78,11 @@ def choose(
     shard
         The shard each draw came from, (draw,), or None.
     count
-        How many to choose; all of them where there are fewer.
+        How many to choose. All of them if there are fewer.
     rng
-        Source of randomness.
+        The random generator.
     exclude
-        Indices not to choose: those of an earlier certificate.
+        Indices to leave out: those of an earlier certificate.
 
     Examples
     --------
@@ -96,7 +93,7 @@ def choose(
     """
     if count < 1:
         raise OptionError(
-            f"The certificate needs gradients at some draws; {count} were asked for. Ask for about 100."
+            f"The certificate needs gradients at some draws, but {count} were asked for; 100 are usual."
         )
     free = np.arange(len(values))
     if exclude is not None:
@@ -129,11 +126,10 @@ def certify(
         m = mean(z) - mean_R(r)           error of the mean, in posterior standard deviations
         C = cov(z) - sym cov_R(z, r)      the draws' covariance over the posterior's
 
-    where means of z are over all draws and those of r over the chosen ones, after a regression of r on quadratics of z
-    has taken out most of its spread, and after the skewness of single parameters has been taken out of s (see
-    `shardmc.check.straighten`). The identities are exact; that m and C are the errors themselves holds as far as
-    what is left of r is small, which `nonlinearity` measures. What no draw comes near, such as a second mode far
-    away, cannot be seen.
+    where means of z are over all draws and means of r over the chosen ones. Before that, the skewness of single
+    parameters is taken out of s (see `shardmc.check.skewness`), and a regression of r on quadratics of z removes most
+    of its variance. The identities are exact. m and C equal the errors as far as the rest of r is small, which
+    `nonlinearity` measures. A second mode that no draw comes near cannot be seen.
 
     Parameters
     ----------
@@ -148,15 +144,15 @@ def certify(
     names
         One name per parameter.
     ess
-        Effective number of all draws, one number or one per parameter, where it is known to be below their number.
+        Effective number of draws, one number or one per parameter, if it is known to be below their number.
     bounds
-        What counts as within; by default 0.1 sd and 10 %.
+        What counts as within bounds. By default 0.1 sd and 10 %.
     rng
         For the folds of the regression and the signs of the bootstrap.
     shard
-        The shard each draw came from, (draw,), with the draws of a shard in the order of its chain: it tells the
-        effective number of draws, and deals draws of every shard to both halves, of which one finds the worst
-        direction and the other tests it.
+        The shard each draw came from, (draw,), with the draws of a shard in the order of its chain. It is used for
+        the effective number of draws, and to put draws of every shard into both halves: one half finds the worst
+        direction, the other tests it.
 
     Examples
     --------
@@ -175,19 +171,19 @@ def certify(
         )
     if scores.shape != (len(chosen), values.shape[1]):
         raise OptionError(
-            f"Gradients have shape {scores.shape}; ({len(chosen)}, {values.shape[1]}) is needed."
+            f"Gradients have shape {scores.shape}; the shape must be ({len(chosen)}, {values.shape[1]})."
         )
     rng = np.random.default_rng(0) if rng is None else rng
     bounds = Bounds() if bounds is None else bounds
     measured = measure(values, chosen, scores, mode, names, len(values) if ess is None else ess, shard, rng)
-    return Certificate(**vars(measured), **vars(judge(measured, bounds)), bounds=bounds)
+    return Certificate(**vars(measured), **vars(decide(measured, bounds)), bounds=bounds)
 
 
 def polish(values: np.ndarray, certificate: Certificate) -> np.ndarray:
-    """Apply the measured errors the other way round: -m and C^(-1/2), where they stand out of their noise.
+    """Undo the measured errors by -m and C^(-1/2), where they are larger than their noise.
 
-    Draws far from where they should be are moved there first; how they are to be scaled is measured there next.
-    Certify the result on other draws: `choose(..., exclude=chosen)`.
+    Draws that are far off are only moved at first; their scale is measured again at the new place.
+    Certify the result at other draws: `choose(..., exclude=chosen)`.
 
     Examples
     --------
@@ -209,3 +205,81 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     return list(value) if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True)
+class Certify:
+    """The effort and the bounds of the certificate.
+
+    Parameters
+    ----------
+    draws
+        The number of draws at which the gradient of all rows is computed first. Each costs one evaluation of all rows.
+    max_draws
+        If these cannot tell and more would help, three times as many are used, up to this number.
+    mean
+        The largest error of a parameter's mean that is within bounds, in posterior standard deviations.
+    sd
+        The largest relative error of a parameter's standard deviation that is within bounds. For linear
+        combinations of parameters the bound is twice the larger of the two.
+
+    Examples
+    --------
+    >>> Certify(mean=0.05).bounds
+    Bounds(mean=0.05, sd=0.1, combination=0.2)
+    >>> Certify(draws=5)
+    Traceback (most recent call last):
+    shardmc.errors.OptionError: Certify(draws=5): draws must be at least 20; 100 is usual.
+    """
+
+    draws: int = 100
+    max_draws: int = 1000
+    mean: float = 0.1
+    sd: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("draws", "max_draws"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer):
+                raise OptionError(f"Certify({name}={value!r}): {name} must be a whole number.")
+        if self.draws < 20:
+            raise OptionError(f"Certify(draws={self.draws}): draws must be at least 20; 100 is usual.")
+        if self.max_draws < self.draws:
+            raise OptionError(
+                f"Certify(draws={self.draws}, max_draws={self.max_draws}): max_draws must not be below draws."
+            )
+        for name in ("mean", "sd"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 < value < 0.5):
+                raise OptionError(
+                    f"Certify({name}={value!r}): the bound must lie between 0 and 0.5; 0.1 is usual."
+                )
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.mean, self.sd, 2 * max(self.mean, self.sd))
+
+    def stages(self, available: int) -> list[int]:
+        """The total number of gradients after each stage.
+
+        >>> Certify().stages(10_000), Certify().stages(200), Certify(max_draws=100).stages(10_000)
+        ([100, 300, 1000], [100, 200], [100])
+        """
+        most = min(self.max_draws, available)
+        counts = [min(self.draws, most)]
+        while counts[-1] < most:
+            more = 3 * counts[-1]
+            counts.append(most if 1.5 * more > most else more)
+        return counts
+
+
+def certify_options(certify: Certify | bool, check: bool = True) -> Certify | None:
+    """The options that `certify=` stands for. None means no certificate."""
+    if not isinstance(certify, Certify | bool):
+        raise OptionError(
+            f"certify must be True, False or shardmc.Certify(...), not {certify!r}; "
+            "for example certify=shardmc.Certify(mean=0.05)."
+        )
+    if certify is False or not check:
+        return None
+    return Certify() if certify is True else certify

@@ -1,4 +1,4 @@
-"""How the shards' chains went: effective sizes, split R-hat, Monte Carlo errors, acceptance and divergences."""
+"""Diagnostics of the shards' chains: effective sizes, split R-hat, acceptance and divergences."""
 
 from __future__ import annotations
 
@@ -16,23 +16,20 @@ _LARGEST_R_HAT = 1.05
 _LOWEST_ACCEPTANCE = 0.1
 _FEWEST_EFFECTIVE = 400
 _LEVEL = 0.01
-"""Family-wise chance that R-hat of chains that mix is called too large."""
+"""The chance that any R-hat of chains that mix is called too large."""
 
 
 @dataclass(frozen=True)
 class ChainDiagnostics:
-    """Per shard and coordinate: effective size, R-hat and Monte Carlo error, and what they mean."""
+    """Effective size and R-hat of each shard and coordinate, and what they mean."""
 
-    ess: (
-        np.ndarray
-    )  # (shard, dim), NaN for a shard with fewer than eight draws or with draws that are not finite
+    ess: np.ndarray  # (shard, dim); NaN if a shard has fewer than eight draws, or draws that are not finite
     r_hat: np.ndarray  # (shard, dim), likewise
-    mcse: np.ndarray  # (shard, dim) Monte Carlo standard error of the shard's mean
     findings: list[Finding]
 
     @property
     def total_ess(self) -> np.ndarray:
-        """Effective size of the pooled draws, (dim,): chains of different shards are independent."""
+        """Effective size of the pooled draws, (dim,). Chains of different shards are independent."""
         return np.nansum(self.ess, axis=0)
 
 
@@ -46,7 +43,7 @@ def diagnose(
     chains
         One array (chain, draw, dim) per shard, before combining.
     acceptance
-        Share of proposals accepted, (shard,).
+        Fraction of proposals accepted, (shard,).
     divergences
         Number of transitions that diverged, (shard,).
     names
@@ -63,7 +60,7 @@ def diagnose(
     """
     dim = chains[0].shape[-1]
     ess = np.full((len(chains), dim), np.nan)
-    r_hat, mcse, limit = ess.copy(), ess.copy(), ess.copy()
+    r_hat, limit = ess.copy(), ess.copy()
     for shape in {c.shape for c in chains if c.shape[1] >= _FEWEST_DRAWS}:
         group = [i for i, c in enumerate(chains) if c.shape == shape and np.isfinite(c).all()]
         if not group:
@@ -72,7 +69,6 @@ def diagnose(
         most = shape[0] * shape[1]
         ess[group] = np.minimum(effective_size(series), most)
         r_hat[group] = split_r_hat(series)
-        mcse[group] = series.std(axis=(2, 3), ddof=1) / np.sqrt(ess[group])
         limit[group] = _r_hat_limit(shape[0], shape[1], np.median(ess[group], axis=0) / most, len(chains))
     found = [
         *_divergences(divergences),
@@ -80,14 +76,14 @@ def diagnose(
         *_mixing(r_hat, limit, names),
         *_few_draws(ess, names),
     ]
-    return ChainDiagnostics(ess, r_hat, mcse, found)
+    return ChainDiagnostics(ess, r_hat, found)
 
 
 def _r_hat_limit(chains: int, draws: int, efficiency: np.ndarray, num_shards: int) -> np.ndarray:
-    """R-hat that chains which mix exceed in one of all shards and coordinates with probability 0.01, (dim,).
+    """The R-hat that chains which mix exceed anywhere with probability 0.01, (dim,).
 
-    R-hat^2 = (n - 1) / n + B / W, where B is the variance of the means of the half chains of n draws each and n e B / W
-    has Fisher's law, e being the typical efficiency over shards; the larger of two R-hats counts.
+    R-hat^2 = (n - 1) / n + B / W, where B is the variance of the means of the half chains of n draws, and n e B / W has
+    an F distribution with e the typical efficiency over shards. The larger of two R-hats counts.
     """
     halves, size = 2 * chains, draws // 2
     effective = np.maximum(size * efficiency, 2)
@@ -106,7 +102,7 @@ def _divergences(divergences: np.ndarray) -> list[Finding]:
             "warning",
             "chains",
             f"{total:,} transitions diverged, {int(divergences[worst]):,} of them in shard {worst}.",
-            "Raise target_acceptance of the sampler, use fewer shards, or choose less entangled parameters.",
+            "Raise target_acceptance of the sampler, use fewer shards, or choose less correlated parameters.",
             {"divergences": total, "shard": worst},
         )
     ]
@@ -123,7 +119,7 @@ def _acceptance(acceptance: np.ndarray) -> list[Finding]:
             "chains",
             f"{len(low)} of {len(acceptance)} shards accepted less than {_LOWEST_ACCEPTANCE:.0%} of their proposals; "
             f"shard {worst} accepted {acceptance[worst]:.1%}.",
-            'Use sampler="hmc", or fewer shards, whose subposteriors are nearer to a Gaussian.',
+            'Use sampler="hmc", or fewer shards, whose subposteriors are closer to a Gaussian.',
             {"shards": low.tolist(), "acceptance": float(acceptance[worst])},
         )
     ]
@@ -141,7 +137,7 @@ def _mixing(r_hat: np.ndarray, limit: np.ndarray, names: Sequence[str]) -> list[
             "chains",
             f"Chains of {len(shards)} of {len(r_hat)} shards have not mixed: R-hat of {names[int(worst)]} in shard "
             f"{shard} is {r_hat[shard, worst]:.2f}.",
-            "Take more draws or a longer warm-up, or another sampler.",
+            "Take more draws, a longer warm-up or another sampler.",
             {"shards": shards.tolist(), "r_hat": float(r_hat[shard, worst])},
         )
     ]
@@ -159,7 +155,7 @@ def _few_draws(ess: np.ndarray, names: Sequence[str]) -> list[Finding]:
             "warning",
             "chains",
             f"All draws together are worth only {total[worst]:.0f} independent ones for {names[worst]}.",
-            f"Take more draws; {_FEWEST_EFFECTIVE} and more make means and intervals dependable.",
+            f"Take more draws: reliable means and intervals need at least {_FEWEST_EFFECTIVE}.",
             {"ess": float(total[worst])},
         )
     ]

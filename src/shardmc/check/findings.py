@@ -1,4 +1,4 @@
-"""Findings of all checks in the order of their importance."""
+"""Findings of all checks, most serious first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHECKS = {"certificate": 0, "agreement": 1, "chains": 2}
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors, then warnings, then notes; within a level the certificate, the agreement of shards, the chains, the rest.
+    """Errors, then warnings, then notes. Within a level: certificate, shard agreement, chains, the rest.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What the gradients at some draws say about all of them: the numbers of a certificate, without a verdict."""
+"""The numbers of a certificate: what the gradients at some draws say about all draws."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardmc.check.combination import Combination, worst_combinations
-from shardmc.check.correction import Correction, correct
-from shardmc.check.discrepancy import SteinTest, stein_test
+from shardmc.check.directions import Combination, Correction, correct, worst_combinations
 from shardmc.check.mixing import effective_size
-from shardmc.check.moments import SteinSample
-from shardmc.check.straighten import Straightened, straighten
+from shardmc.check.skewness import Straightened, straighten
+from shardmc.check.stein import SteinSample, SteinTest, stein_test
 from shardmc.types import Frame, Mode
 
 FEWEST_GRADIENTS = 10
-"""With fewer nothing is measured; about 100 are right."""
+"""With fewer gradients nothing is measured. About 100 are usual."""
 _FEWEST_DRAWS = 8
 _LEAST_SPREAD = 0.01
 _MOST_POINTS = 1000  # of the Stein test, whose cost is quadratic
@@ -24,31 +22,31 @@ _MOST_POINTS = 1000  # of the Stein test, whose cost is quadratic
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Error of the draws' mean and sd per parameter and along the worst combinations, and a test of their shape."""
+    """Errors of the draws' means and sds, per parameter and for the worst combinations, and a test of shape."""
 
     names: tuple[str, ...]
     mean_error: np.ndarray
     """Mean of the draws minus that of the posterior, in posterior standard deviations, (dim,)."""
     mean_error_se: np.ndarray
     mean_measured_se: np.ndarray
-    """The part of that which the gradients leave: the error of these draws' own mean is known up to it, (dim,)."""
+    """The part that comes from having few gradients: the error of these draws' own mean is known up to it, (dim,)."""
     mean_p_value: np.ndarray
-    """Of the hypothesis that the mean is right, (dim,), not corrected for the number of parameters."""
+    """P-value of the hypothesis that the mean is correct, (dim,), not corrected for the number of parameters."""
     sd_ratio: np.ndarray
-    """Standard deviation of the draws over that of the posterior, (dim,)."""
+    """Standard deviation of the draws relative to that of the posterior, (dim,)."""
     sd_ratio_se: np.ndarray
     sd_measured_se: np.ndarray
     sd_p_value: np.ndarray
     nonlinearity: np.ndarray
-    """Standard deviation of the gradient's departure from that of a Gaussian, (dim,); above 0.5 is far from one."""
+    """Standard deviation of the gradient's departure from that of a Gaussian, (dim,). Above 0.5 is far from it."""
     surprise: np.ndarray
-    """Largest difference of a gradient from what the other gradients made expect, (dim,); 2 and more are alarming."""
+    """Largest difference of a gradient from the prediction of the other gradients, (dim,). More than 2 is alarming."""
     shifted: Combination
     """The linear combination of parameters whose mean is most wrong: its error in posterior standard deviations."""
     widest: Combination
-    """The one whose draws are too wide the most: its ratio of standard deviations."""
+    """The combination whose draws are most too wide: its ratio of standard deviations."""
     narrowest: Combination
-    """The one whose draws are too narrow the most: likewise."""
+    """The combination whose draws are most too narrow: its ratio of standard deviations."""
     stein: SteinTest
     correction: Correction
     """The affine map that `polish` applies."""
@@ -57,7 +55,7 @@ class Measured:
     num_draws: int
     num_gradients: int
     num_lost: int
-    """Gradients that are not finite, and were left out."""
+    """The number of gradients that are not finite and were left out."""
 
 
 def measure(
@@ -70,7 +68,7 @@ def measure(
     shard: np.ndarray | None,
     rng: np.random.Generator,
 ) -> Measured:
-    """Measure the errors of draws; the arguments are those of `certify`."""
+    """Measure the errors of draws. The arguments are those of `certify`."""
     finite = np.isfinite(scores).all(axis=1)
     lost = int(np.sum(~finite))
     chosen, scores = chosen[finite], scores[finite]
@@ -84,18 +82,20 @@ def measure(
     sample = SteinSample.of(z, chosen, straight.scores, 1 / float(np.mean(1 / sizes)), rng)
 
     scale = np.linalg.norm(basis, axis=1)
-    scale_ratio = scale / np.linalg.norm(mode.frame.basis, axis=1)  # posterior sds over those at the mode
+    scale_ratio = scale / np.linalg.norm(
+        mode.frame.basis, axis=1
+    )  # posterior sds relative to those at the mode
     directions = basis / scale[:, None]
     mean = sample.mean_along(directions, sizes)
     variance = sample.variance_along(directions, sizes)
     ratio = variance.root()
-    # The curvature between draws and posterior: m is the error times it, and the posterior's sd its inverse root.
+    # The curvature between the draws and the posterior: m is the error times it; its inverse root is the sd.
     slope = np.maximum(variance.value, 0) / np.maximum((z @ directions.T).var(axis=0, ddof=1), 1e-300)
     unit = 1 / np.sqrt((1 + slope) / 2)
     halves = split(len(values), shard, chosen, rng)
     shifted, widest, narrowest = worst_combinations(sample, halves, np.linalg.inv(basis) * scale, names)
     points = rng.permutation(len(chosen))[:_MOST_POINTS]
-    # Draws to be polished may be far away, where skewness is another one: there the scores are used as they are.
+    # Draws to be polished may be far away, where the skewness differs. There the scores are not straightened.
     plain = sample
     if straight.skewed.any():
         unchanged = np.linalg.solve(mode.frame.basis, (values - mode.theta).T).T
@@ -128,7 +128,7 @@ def measure(
 def _straight(
     values: np.ndarray, chosen: np.ndarray, scores: np.ndarray, mode: Mode, rng: np.random.Generator
 ) -> tuple[Frame, Straightened]:
-    """A frame in which the posterior's covariance is about I, and scores there without the skewness of parameters.
+    """A frame in which the posterior's covariance is about I, and scores without the skewness of parameters.
 
     With E[z s*^T] = -Phi and Phi = P P^T, z' = P^-1 z and s' = P^-1 s* have E[z' s'^T] = -I.
     """
@@ -142,12 +142,12 @@ def _straight(
 
 
 def _rare(count: int) -> float:
-    """How much more a gradient may surprise along a skewed parameter, where the outermost of many draws do."""
+    """How much larger the surprise of the outermost draws may be along a skewed parameter."""
     return 1.5 * max(np.sqrt(count / 100), 1.0)
 
 
 def _unmeasured(values: np.ndarray, names: Sequence[str], num_gradients: int, num_lost: int) -> Measured:
-    """The numbers are missing, and the correction changes nothing."""
+    """Missing numbers, and a correction that changes nothing."""
     dim = len(names)
     missing = np.full(dim, np.nan)
     nothing = Combination(np.nan, np.nan, np.nan, np.nan, ((names[0], 1.0),))
@@ -176,9 +176,9 @@ def _unmeasured(values: np.ndarray, names: Sequence[str], num_gradients: int, nu
 
 
 def effective_number(values: np.ndarray, shard: np.ndarray | None) -> np.ndarray:
-    """Effective number of draws, (dim,), at most their number; the draws of each shard, in their order, are a chain.
+    """Effective number of draws, (dim,), at most their number. The draws of each shard, in order, are a chain.
 
-    Chains of few draws hide their own autocorrelation, but not that their means differ.
+    Short chains hide their own autocorrelation, but not that their means differ.
     """
     count = np.full(values.shape[1], float(len(values)))
     if shard is None:
@@ -196,9 +196,9 @@ def effective_number(values: np.ndarray, shard: np.ndarray | None) -> np.ndarray
 def split(
     count: int, shard: np.ndarray | None, chosen: np.ndarray, rng: np.random.Generator, block: int = 10
 ) -> np.ndarray:
-    """Deal draws to two halves that are nearly independent and hold draws of every shard, (draw,) bool.
+    """Split draws into two nearly independent halves that both hold draws of every shard, (draw,) bool.
 
-    The first half of each shard's draws against the rest; without shards every other block of ten draws, as neighbours
+    The first half of each shard's draws against the rest. Without shards, alternate blocks of ten draws, as neighbours
     may be correlated. Both halves hold at least a quarter of the chosen draws.
     """
     if shard is None:
@@ -206,7 +206,7 @@ def split(
     else:
         order = np.argsort(shard, kind="stable")
         _, starts, sizes = np.unique(np.asarray(shard)[order], return_index=True, return_counts=True)
-        # Shards with an odd number of draws give the middle one to either half.
+        # The middle draw of an odd number goes to either half.
         firsts = (sizes + rng.integers(2, size=len(sizes))) // 2
         halves = np.empty(count, dtype=bool)
         halves[order] = np.arange(count) - np.repeat(starts, sizes) < np.repeat(firsts, sizes)

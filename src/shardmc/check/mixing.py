@@ -1,7 +1,7 @@
 """Effective sample size and split R-hat of very many short chains at once.
 
-The definitions are those of arviz-stats, to rounding; its functions go from series to series in Python, which takes
-longer than the sampling where a thousand shards have a hundred draws of fifty parameters each, and takes long to load.
+The definitions are those of arviz-stats, up to rounding. Its functions loop over series in Python. For a thousand
+shards with fifty parameters that takes longer than the sampling.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _autocovariance(series: np.ndarray) -> np.ndarray:
 def _initial_monotone_sum(correlation: np.ndarray) -> np.ndarray:
     """Integrated autocorrelation time -1 + 2 sum rho_t, (...), from autocorrelations (..., lag)."""
     lags = correlation.shape[-1]
-    looked = max((lags - 1) // 2, 1)  # pairs (rho_2j, rho_2j+1), the last ones being too noisy
+    looked = max((lags - 1) // 2, 1)  # pairs (rho_2j, rho_2j+1); the last ones are too noisy
     even = correlation[..., 0 : 2 * looked : 2]
     pairs = even + correlation[..., 1 : 2 * looked : 2]
     stop = np.where((pairs > 0).all(axis=-1), looked - 1, np.argmin(pairs > 0, axis=-1))
@@ -63,7 +63,7 @@ def _initial_monotone_sum(correlation: np.ndarray) -> np.ndarray:
 def split_r_hat(series: np.ndarray) -> np.ndarray:
     """Rank-normalised split R-hat, the larger of bulk and tail, (...) from series (..., chain, draw).
 
-    As `array_stats.rhat(series)`, and also of one chain, whose halves are compared.
+    As `array_stats.rhat(series)`. One chain is enough: its halves are compared.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def split_r_hat(series: np.ndarray) -> np.ndarray:
 
 
 def split_chains(series: np.ndarray) -> np.ndarray:
-    """Both halves of every chain as chains of their own, (..., 2 chain, draw / 2); an odd draw in the middle goes."""
+    """The two halves of every chain as chains, (..., 2 chain, draw / 2). An odd draw in the middle is dropped."""
     half = series.shape[-1] // 2
     return np.concatenate([series[..., :half], series[..., -half:]], axis=-2)
 
@@ -90,9 +90,9 @@ def _normal_scores(series: np.ndarray) -> np.ndarray:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1 along the last axis, equal values sharing the mean of theirs.
+    """Ranks from 1 along the last axis; ties get their mean rank.
 
-    As `scipy.stats.rankdata(values, axis=-1)` of finite values, without loading all of `scipy.stats` for it.
+    As `scipy.stats.rankdata(values, axis=-1)` for finite values, without importing `scipy.stats`, which is slow.
 
     >>> _ranks(np.array([[3.0, 1.0, 3.0, 2.0]]))
     array([[3.5, 1. , 3.5, 2. ]])

@@ -1,4 +1,4 @@
-"""Polishing: apply what a certificate measured, certify the result at other draws, and go on while it helps."""
+"""Polishing: correct the errors that a certificate measured, certify again at other draws, repeat while it helps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from shardmc.check.certificate import Certificate, polish
 
 _TIMES = {1: "once", 2: "twice", 3: "three times", 4: "four times", 5: "five times"}
 _UNKNOWN = 0.5
-"""A standard error of a ratio from which on it is not worth saying."""
+"""A ratio with a larger standard error is not reported."""
 _NOT_ENOUGH = (
-    "Polishing was not enough: use fewer shards or keep more rows in every shard; the check of shard agreement may "
+    "Polishing was not enough. Use fewer shards, or keep more rows in every shard. The check of shard agreement may "
     "name the cause."
 )
 
@@ -26,11 +26,11 @@ class Polished:
     before: Certificate
     """The certificate of the draws as they were combined."""
     rounds: int
-    """Corrections applied, one after another; with 0 the draws are as they were."""
+    """The number of corrections applied. With 0 the draws are unchanged."""
     sentence: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists, numbers and strings, as JSON can hold them."""
+        """Lists, numbers and strings, for JSON."""
         return {"before": self.before.to_dict(), "rounds": self.rounds, "sentence": self.sentence}
 
     @staticmethod
@@ -46,24 +46,24 @@ def polish_draws(
 ) -> tuple[np.ndarray, Certificate, Polished]:
     """Polish draws until they are within bounds, or polishing no longer helps.
 
-    One correction leaves what the posterior's skewness makes of a large error, so a few may be needed. Draws that
-    a fresh certificate does not find better are given back as they were before.
+    If the posterior is skewed, one correction removes only part of a large error, so a few may be needed. A
+    correction that does not improve a new certificate is undone.
 
     Parameters
     ----------
     values
         Combined draws, (draw, dim).
     certificate
-        Theirs.
+        Their certificate.
     again
-        Certifies draws at points that no earlier certificate of them used; None where there are too few of these.
+        Certifies draws at points that no earlier certificate used. Returns None if too few are left.
 
     Returns
     -------
     values
-        The draws, polished or as they were.
+        The draws, polished or unchanged.
     certificate
-        Theirs.
+        Their certificate.
     polished
         What was done.
 
@@ -82,16 +82,16 @@ def polish_draws(
     """
     before, rounds, halted = certificate, 0, ""
     while rounds == 0 or (rounds < max(_TIMES) and _is_worth_more(certificate)):
-        if not certificate.mendable:
+        if not certificate.correctable:
             halted = "the certificate cannot tell what is wrong with the draws"
             break
         moved = polish(values, certificate)
         fresh = again(moved)
         if fresh is None:
-            halted = "there are too few draws to certify polished ones at others than the first certificate's"
+            halted = "there are too few draws for a second certificate at other draws"
             break
         if not _is_better(fresh, certificate):
-            halted = "draws with the measured errors taken out are not better"
+            halted = "the corrected draws are not better"
             break
         values, certificate, rounds = moved, fresh, rounds + 1
     if rounds and certificate.verdict == "off":
@@ -100,7 +100,7 @@ def polish_draws(
 
 
 def _size(certificate: Certificate) -> float:
-    """The largest of all measured errors over its bound; infinite where nothing was measured."""
+    """The largest measured error relative to its bound, infinite if nothing was measured."""
     bounds = certificate.bounds
     sizes = [
         *np.abs(certificate.mean_error) / bounds.mean,
@@ -113,18 +113,18 @@ def _size(certificate: Certificate) -> float:
 
 
 def _is_worth_more(certificate: Certificate) -> bool:
-    """Whether what is left may be an error, and not only the noise of too few draws."""
+    """Whether the rest may be an error, and not only Monte Carlo noise."""
     return certificate.verdict != "within" and _size(certificate) > 0.5
 
 
 def _is_better(fresh: Certificate, old: Certificate) -> bool:
-    """Within bounds; or nearer to them, where the old draws are not within them."""
+    """Whether the new draws are within bounds, or closer to them than the old draws."""
     return fresh.verdict == "within" or (old.verdict != "within" and _size(fresh) < _size(old))
 
 
 def _sentence(before: Certificate, after: Certificate, rounds: int, halted: str) -> str:
     if not rounds:
-        return f"Polishing cannot help: {halted}. They are as they were."
+        return f"Polishing cannot help: {halted}. The draws are unchanged."
     means = [float(np.abs(c.mean_error).max()) for c in (before, after)]
     text = f"Polished {_TIMES[rounds]}: the largest error of a mean went from {means[0]:.2f} to {means[1]:.2f} sd"
     if all((c.sd_ratio_se < _UNKNOWN).all() for c in (before, after)):

@@ -1,4 +1,4 @@
-"""From measured errors to a verdict: within bounds, off, or cannot tell, and the sentence that says so."""
+"""From measured errors to a verdict (within bounds, off, or cannot tell) and the sentence that explains it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Verdict = Literal["within", "off", "cannot tell"]
 Remedy = Literal["gradients", "draws", ""]
 
 _LEVEL = 0.002
-"""Chance of a false "off" over all parameters; far below 1 % as p-values of skewed sums are only approximate."""
+"""Chance of a false "off" over all parameters. Far below 1 %, as p-values of skewed sums are approximate."""
 _SHAPE_LEVEL = 0.01
 _NAMING_LEVEL = 0.01
 _SOMEWHAT_NONLINEAR = 0.5
-"""Beyond this the posterior is too far from a Gaussian for m and C to be the errors of mean and sd."""
+"""Above this the posterior is too far from a Gaussian for m and C to be the errors of mean and sd."""
 _VERY_NONLINEAR = 1.0
-"""Beyond this the sums have such tails that their t tests need the Stein test as a second witness."""
+"""Above this the sums have such heavy tails that the Stein test must confirm their t tests."""
 _MOST_SURPRISE = 2.0
-"""A gradient further off than this many sds from what the others made expect: there may be another mode."""
+"""A gradient that differs by more sds from the prediction of the others may mean another mode."""
 
 
 @dataclass(frozen=True)
@@ -34,40 +34,40 @@ class Bounds:
     sd: float = 0.1
     """Relative error of a parameter's standard deviation."""
     combination: float = 0.2
-    """Either of these for the worst of all linear combinations of the parameters."""
+    """Either error, for the worst linear combination of the parameters."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not 0 < value < 1:
-                raise OptionError(f"The bound {name} is {value}; it must lie between 0 and 1, say 0.1.")
+                raise OptionError(f"The bound {name} is {value}; it must lie between 0 and 1; 0.1 is usual.")
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A verdict on all parameters and on each, in words, with what to do."""
+class Decision:
+    """The verdict on all parameters and on each, in words, with advice."""
 
     verdict: Verdict
     verdicts: tuple[Verdict, ...]
     sentence: str
     advice: str
-    mendable: bool = True
-    """Whether the errors are known as those of mean and covariance, which an affine map of the draws can mend."""
+    correctable: bool = True
+    """Whether the errors are errors of mean and covariance, which an affine map of the draws corrects."""
     remedy: Remedy = ""
-    """What would let a certificate tell that cannot: gradients at more draws, or more draws."""
+    """What would settle "cannot tell": gradients at more draws, or more draws."""
 
 
-def judge(measured: Measured, bounds: Bounds) -> Judgement:
+def decide(measured: Measured, bounds: Bounds) -> Decision:
     """The verdict that the measured errors allow.
 
-    "off": a mean, an sd or a combination is beyond its bound and significantly wrong at a family-wise level, the noise
-    of finitely many draws allowed for. "within": the errors of these draws' own means and sds, that noise included,
-    are known well enough to be inside; what the gradients leave unexplained is small enough for the estimates to
-    mean what they say; and the shape passes the Stein test. "cannot tell": neither.
+    "off": the error of a mean, an sd or a combination exceeds its bound, and is significant at a family-wise level
+    given the Monte Carlo noise. "within": all errors, Monte Carlo noise included, are inside the bounds with their
+    standard errors, what the gradients leave unexplained is small, and the shape passes the Stein test. "cannot tell":
+    neither.
     """
     level = _LEVEL / (2 * len(measured.names) + 3)
-    witnessed = (measured.nonlinearity <= _VERY_NONLINEAR) | (measured.stein.p_value < _SHAPE_LEVEL)
-    off_mean = (np.abs(measured.mean_error) > bounds.mean) & (measured.mean_p_value < level) & witnessed
-    off_sd = (np.abs(measured.sd_ratio - 1) > bounds.sd) & (measured.sd_p_value < level) & witnessed
+    confirmed = (measured.nonlinearity <= _VERY_NONLINEAR) | (measured.stein.p_value < _SHAPE_LEVEL)
+    off_mean = (np.abs(measured.mean_error) > bounds.mean) & (measured.mean_p_value < level) & confirmed
+    off_sd = (np.abs(measured.sd_ratio - 1) > bounds.sd) & (measured.sd_p_value < level) & confirmed
     clear = (
         (np.abs(measured.mean_error) + 2 * measured.mean_measured_se <= bounds.mean)
         & (np.abs(measured.sd_ratio - 1) + 2 * measured.sd_measured_se <= bounds.sd)
@@ -77,19 +77,19 @@ def judge(measured: Measured, bounds: Bounds) -> Judgement:
     verdicts: tuple[Verdict, ...] = tuple(
         _verdict(off, ok) for off, ok in zip(off_mean | off_sd, clear, strict=True)
     )
-    worst = _worst(measured, bounds, level) if witnessed.all() else None
+    worst = _worst(measured, bounds, level) if confirmed.all() else None
     if "off" in verdicts:
-        return Judgement("off", verdicts, _off_sentence(measured, bounds, off_mean | off_sd), _OFF_ADVICE)
+        return Decision("off", verdicts, _off_sentence(measured, bounds, off_mean | off_sd), _OFF_ADVICE)
     if worst is not None:
-        return Judgement("off", verdicts, worst, _OFF_ADVICE)
+        return Decision("off", verdicts, worst, _OFF_ADVICE)
     doubt = _doubt(measured, bounds, clear)
     if doubt is None:
         percent = f"{100 * bounds.sd:g} %"
         sentence = f"Within bounds: every mean within {bounds.mean:g} sd and every sd within {percent}."
-        return Judgement("within", verdicts, sentence, "")
-    mendable = _strange(measured) is None and not (clear.all() and _misshapen(measured))
-    return Judgement(
-        "cannot tell", verdicts, f"Cannot tell: {doubt.reason}.", doubt.advice, mendable, doubt.remedy
+        return Decision("within", verdicts, sentence, "")
+    correctable = _strange(measured) is None and not (clear.all() and _misshapen(measured))
+    return Decision(
+        "cannot tell", verdicts, f"Cannot tell: {doubt.reason}.", doubt.advice, correctable, doubt.remedy
     )
 
 
@@ -104,9 +104,9 @@ def _verdict(off: bool, clear: bool) -> Verdict:
 
 
 def _off_sentence(measured: Measured, bounds: Bounds, off: np.ndarray) -> str:
-    """Name the largest error, and count the parameters that are off besides.
+    """Name the largest error, and count the other parameters that are off.
 
-    Now that some parameter is off, the largest is named where it is significant by itself.
+    At least one parameter is off, so the one named only has to be significant by itself.
     """
     size_mean = np.abs(measured.mean_error) * (measured.mean_p_value < _NAMING_LEVEL)
     size_sd = np.abs(np.log(measured.sd_ratio)) * (measured.sd_p_value < _NAMING_LEVEL)
@@ -126,19 +126,19 @@ def _off_sentence(measured: Measured, bounds: Bounds, off: np.ndarray) -> str:
 
 
 def _worst(measured: Measured, bounds: Bounds, level: float) -> str | None:
-    """The sentence about a linear combination that is off, though no parameter is by itself."""
+    """The sentence about a linear combination that is off although no single parameter is."""
     said = None
     if measured.shifted.value > bounds.combination and measured.shifted.p_value < level:
         said = f"the mean of {measured.shifted.words} is {measured.shifted.value:.2g} sd off"
     for extreme in (measured.widest, measured.narrowest):
         if abs(extreme.value - 1) > bounds.combination and extreme.p_value < level:
             said = f"the sd of {extreme.words} is {_width(extreme.value)}"
-    return None if said is None else f"Off: {said}, though no parameter by itself is shown to be."
+    return None if said is None else f"Off: {said}, although no single parameter is."
 
 
 @dataclass(frozen=True)
 class _Doubt:
-    """Why "within" cannot be said, and what to do."""
+    """Why the verdict is not "within", and what to do."""
 
     reason: str
     advice: str
@@ -146,7 +146,7 @@ class _Doubt:
 
 
 def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray) -> _Doubt | None:
-    """The most serious reason why "within" cannot be said."""
+    """The most serious reason why the verdict is not "within"."""
     strange = _strange(measured)
     if strange is not None:
         return strange
@@ -163,22 +163,22 @@ def _misshapen(measured: Measured) -> bool:
 
 
 def _strange(measured: Measured) -> _Doubt | None:
-    """Why the measured errors are not the whole story, and what to do."""
+    """Why the measured errors cannot be relied on, and what to do."""
     if measured.num_gradients < FEWEST_GRADIENTS:
         return _Doubt(
-            f"there are finite gradients at {measured.num_gradients} draws, and {FEWEST_GRADIENTS} are needed",
-            "Take more draws and gradients at about 100 of them; look at draws whose gradient is not finite.",
+            f"only {measured.num_gradients} draws have finite gradients, and {FEWEST_GRADIENTS} are needed",
+            "Take more draws, and gradients at about 100 of them. Look at draws whose gradient is not finite.",
         )
     if measured.num_lost:
         total = measured.num_lost + measured.num_gradients
         return _Doubt(
             f"the gradient is not finite at {measured.num_lost} of {total} draws",
-            "Draws may have left the support, or the model overflows: look at these draws.",
+            "Look at these draws: they may be outside the support, or the model may overflow.",
         )
     if (measured.nonlinearity > _SOMEWHAT_NONLINEAR).any():
         worst = int(measured.nonlinearity.argmax())
         return _Doubt(
-            f"the posterior is too far from a Gaussian in {measured.names[worst]} to be measured by its gradients "
+            f"the posterior of {measured.names[worst]} is too far from a Gaussian to be measured by gradients "
             f"at {measured.num_gradients} draws",
             f"{_gradients(measured, 3.0)} Or compare with a run of fewer shards, transform the parameter, or use a "
             "stronger prior.",
@@ -187,16 +187,16 @@ def _strange(measured: Measured) -> _Doubt | None:
     if (measured.surprise > _MOST_SURPRISE).any():
         worst = int(measured.surprise.argmax())
         return _Doubt(
-            f"the gradient at one draw is {measured.surprise[worst]:.2g} sd off what the others made expect "
-            f"in {measured.names[worst]}",
-            "There may be another mode: look at the modes of the shards, and start the search for the mode elsewhere.",
+            f"for {measured.names[worst]}, the gradient at one draw differs by {measured.surprise[worst]:.2g} sd from "
+            "what the other gradients predict",
+            "There may be another mode: look at the modes of the shards.",
             "gradients",
         )
     return None
 
 
 def _loose(measured: Measured, bounds: Bounds) -> _Doubt | None:
-    """Name a linear combination whose error may be beyond its bound, though every parameter is within its own."""
+    """Name a linear combination whose error may exceed its bound although every parameter is within bounds."""
     reach = measured.shifted.value + 2 * measured.shifted.se
     if reach > bounds.combination:
         reason = f"the mean of {measured.shifted.words} may be {reach:.2g} sd off"
@@ -207,14 +207,14 @@ def _loose(measured: Measured, bounds: Bounds) -> _Doubt | None:
         reach = max(abs(extreme.value - 1) + 2 * extreme.se, abs(extreme.largest - 1))
         if reach > bounds.combination:
             reason = f"the sd of {extreme.words} may be {100 * reach:.0f} % off"
-            # The extreme ratio of sds of d directions is off by about sqrt(d / draws).
+            # The extreme ratio of sds over d directions has noise of about sqrt(d / draws).
             noise = np.sqrt(len(measured.names) / measured.ess.min())
             return _more(measured, reason, reach / bounds.combination, noise, bounds.combination)
     return None
 
 
 def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray) -> _Doubt:
-    """Name the parameter whose error is known least well."""
+    """Name the parameter whose error is known least precisely."""
     reach_mean = (np.abs(measured.mean_error) + 2 * measured.mean_measured_se) / bounds.mean
     reach_sd = (np.abs(measured.sd_ratio - 1) + 2 * measured.sd_measured_se) / bounds.sd
     worst = int(np.where(clear, 0, np.maximum(reach_mean, reach_sd)).argmax())
@@ -228,7 +228,7 @@ def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray) -> _Doubt:
         )
     else:
         value, se, own = (float(x[worst]) for x in _of_sd(measured))
-        text = f"the sd of {name} is {value:.2f} ± {se:.2f} times the right one"
+        text = f"the sd of {name} is {value:.2f} ± {se:.2f} times the correct one"
         reach, bound = reach_sd[worst], bounds.sd
     return _more(measured, text, float(reach), float(np.sqrt(max(se**2 - own**2, 0.0))), bound, own)
 
@@ -249,17 +249,17 @@ def _more(
     bound: float,
     of_gradients: float | None = None,
 ) -> _Doubt:
-    """Whether more draws or gradients at more of them would make it clearer, and how many.
+    """Whether more draws, or gradients at more draws, would settle it, and how many.
 
-    Standard errors fall as one over the root of either number; a third of the bound is small enough.
+    Standard errors fall as one over the square root of either number. A third of the bound is small enough.
     """
     enough = bound / 3
     if of_draws > enough and (of_gradients is None or of_draws >= of_gradients):
         needed = _rounded(measured.num_draws * (of_draws / enough) ** 2)
         return _Doubt(
             reason,
-            f"The noise of the draws themselves stands in the way: these {measured.num_draws:,} are worth "
-            f"{measured.ess.min():,.0f} independent ones. Take more draws: about {needed:,} would tell.",
+            f"The Monte Carlo noise is too large: these {measured.num_draws:,} draws are worth "
+            f"{measured.ess.min():,.0f} independent ones. Take more draws: about {needed:,} are enough.",
             "draws",
         )
     times = 3.0 if of_gradients is None else float(np.clip((of_gradients / enough) ** 2, 2.0, 100.0))
@@ -267,18 +267,18 @@ def _more(
 
 
 def _gradients(measured: Measured, times: float) -> str:
-    """The option for more gradients."""
+    """Advice to compute more gradients, with the option to set."""
     wanted = min(_rounded(measured.num_gradients * times), measured.num_draws)
     if wanted <= measured.num_gradients:
-        return f"Take more draws, and gradients at more of them than these {measured.num_gradients}."
+        return f"Take more draws: the gradients at all {measured.num_gradients} of them are already used."
     return (
-        f"Compute gradients at more draws than these {measured.num_gradients}: "
+        f"Compute gradients at more than {measured.num_gradients} draws: "
         f"certify=shardmc.Certify(draws={wanted}, max_draws={max(wanted, 1000)}), or --certify-draws {wanted}."
     )
 
 
 def _rounded(number: float) -> int:
-    """Up to two digits, upwards.
+    """Rounded up to two digits.
 
     >>> _rounded(123_456.0), _rounded(77.0)
     (130000, 77)
@@ -293,5 +293,5 @@ def _shift(error: float) -> str:
 
 def _width(ratio: float) -> str:
     if ratio >= 2:
-        return f"{ratio:.2g} times the right one"
+        return f"{ratio:.2g} times the correct one"
     return f"{100 * abs(ratio - 1):.0f} % too {'large' if ratio > 1 else 'small'}"

@@ -1,7 +1,76 @@
-"""Where rows come from and how they are dealt into shards."""
+"""Where rows come from and how they are split into shards."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import narwhals as nw
+import narwhals.exceptions
+
+from shardmc.data.arrays import ArraySource
 from shardmc.data.batch import Batch, Blocks, Rows
-from shardmc.data.open import as_source
+from shardmc.data.csv import SUFFIXES, CsvReader
+from shardmc.data.parquet import ParquetReader
+from shardmc.data.reader import FrameReader
 from shardmc.data.source import Partition, Source, Transform
+from shardmc.data.table import MEMORY, Limits, TableSource
+from shardmc.errors import DataError
 
 __all__ = ["Batch", "Blocks", "Partition", "Rows", "Source", "Transform", "as_source"]
+
+
+def as_source(
+    data: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    memory: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+) -> Source:
+    """Make a source of rows from arrays, a table or files.
+
+    Parameters
+    ----------
+    data
+        An array, or a tuple, dictionary or any pytree of arrays with a common first axis (NumPy or JAX); a
+        pandas, polars or Arrow table; the path or URL of a Parquet or CSV file, or of a folder of Parquet files.
+    columns
+        The columns of a table to use. By default all columns that hold numbers.
+    memory
+        The most bytes that the rows of a file may take in memory, 1 GiB by default. The rows of a larger file are
+        written to shard files in one pass, and each shard is read when it is needed.
+    scratch
+        The folder for the shard files. They stay there, and a later run with the same data, partition and seed reuses
+        them. By default they are in the system's temporary folder and are deleted with the shards.
+
+    Returns
+    -------
+    Source
+        Rows that can be sampled and split. The rows of a table are a dictionary of its columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> source = as_source({"x": np.zeros((10, 2)), "y": np.arange(10)})
+    >>> source.num_rows, source.column_names
+    (10, ('x', 'y'))
+    """
+    if isinstance(data, Source):
+        return data if columns is None else data.select(columns)
+    if isinstance(data, str | os.PathLike):
+        limits = Limits(MEMORY if memory is None else memory, scratch)
+        location = os.fspath(data)
+        reader = CsvReader(location) if location.endswith(SUFFIXES) else ParquetReader(location)
+        return TableSource(reader, columns, limits)
+    try:
+        frame = nw.from_native(data, pass_through=True)
+    except nw.exceptions.DuplicateError as error:
+        raise DataError(f"Column names must differ. {' '.join(str(error).split())}.") from error
+    if isinstance(frame, nw.LazyFrame):
+        raise DataError(
+            "A lazy table has no rows yet. Call its collect(), or give the path of its Parquet files."
+        )
+    if isinstance(frame, nw.DataFrame):
+        return TableSource(FrameReader(frame), columns)
+    return ArraySource(data, columns)

@@ -12,28 +12,35 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data.arrow import as_arrow
+from shardmc.data.assignment import shard_sizes
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.columns import Column, Own, device_type, is_numeric, leaf_name, refuse_repeated
-from shardmc.data.dealer import shard_sizes
-from shardmc.data.dealing import Dealing, MemorySink
-from shardmc.data.faults import Tally, cast_sample, raise_faults
-from shardmc.data.fingerprint import hash_arrays
-from shardmc.data.frame import FrameReader
-from shardmc.data.reader import spread_positions
-from shardmc.data.source import Partition, Source, Transform
+from shardmc.data.columns import (
+    Column,
+    ColumnCheck,
+    InternalKey,
+    cast_sample,
+    device_type,
+    is_numeric,
+    leaf_name,
+    raise_unusable,
+    refuse_repeated,
+)
+from shardmc.data.partition import MemorySink, Partitioner
+from shardmc.data.reader import FrameReader, spread_positions
+from shardmc.data.source import Partition, Source, Transform, hash_arrays
 from shardmc.data.table import TableSource
 from shardmc.errors import DataError, OptionError, unknown
 
-_ROW = Own("row number")
+_ROW = InternalKey("row number")
 
 Place = tuple[Any, ...]
-"""Where an array is in the data: the key by which it is read, as names of arrays inside others may be alike."""
+"""The path of an array in the data, by which it is read (names of nested arrays may repeat)."""
 
 
 @final
 class ArraySource(Source):
-    """Arrays with a common first axis, NumPy's or JAX's; a dictionary of arrays is a table."""
+    """NumPy or JAX arrays with a common first axis. A dictionary of arrays is a table."""
 
     def __init__(self, data: Rows, columns: Sequence[str] | None = None) -> None:
         self._data = data
@@ -47,7 +54,7 @@ class ArraySource(Source):
         self._used = self._numeric() if columns is None else self._chosen(columns)
 
     def _numeric(self) -> Rows:
-        """All data; of a table the columns that are numbers, as the model can use no others."""
+        """All data. From a table only the numeric columns, as the model cannot use others."""
         if not self.is_table:
             return self._data
         text = {path[0].key for path, leaf in self._leaves.items() if not is_numeric(leaf.dtype)}
@@ -73,7 +80,7 @@ class ArraySource(Source):
 
     def _as_table(self) -> TableSource:
         if not self.is_table:
-            raise OptionError("The data has no column names; give a table, a file or a dictionary of arrays.")
+            raise OptionError("The data has no column names. Give a table, a file or a dictionary of arrays.")
         names = [leaf_name(path) for path in self._leaves]
         refuse_repeated(names)
         arrays = [as_arrow(np.asarray(leaf)) for leaf in self._leaves.values()]
@@ -112,27 +119,27 @@ class ArraySource(Source):
         if not here and not partition.shuffle and partition.stratify is None and partition.weights is None:
             return self._in_place(there, partition)
         order = [Column("row number", np.dtype(np.int32), own_key=_ROW)] if there else []
-        dealing = Dealing(self._read, here + order, self._by_name(), self.num_rows, partition, seed)
-        sink = MemorySink(dealing.columns, self.num_rows)
-        dealing.run(sink)
-        dealt = sink.on_device()
-        weights = dealt.pop() if dealing.has_weights else None
-        arrays = _dealt_on_device(there, dealt.pop()) if there else {}
-        arrays |= zip((c.key for c in here), dealt, strict=True)
+        partitioner = Partitioner(self._read, here + order, self._by_name(), self.num_rows, partition, seed)
+        sink = MemorySink(partitioner.columns, self.num_rows)
+        partitioner.run(sink)
+        written = sink.on_device()
+        weights = written.pop() if partitioner.has_weights else None
+        arrays = _ordered_on_device(there, written.pop()) if there else {}
+        arrays |= zip((c.key for c in here), written, strict=True)
         return ArrayBlocks(
-            self._assemble([arrays[c.key] for c in columns]), weights, dealing.sizes, dealing.starts
+            self._assemble([arrays[c.key] for c in columns]), weights, partitioner.sizes, partitioner.starts
         )
 
     def _by_name(self) -> dict[str, Hashable]:
-        """The arrays that a name stands for; a column of a table wins over an array inside another column."""
+        """The array of each name. A column of the table wins over an array inside another column."""
         inside_first = sorted(self._leaves, key=len, reverse=True)
         return {leaf_name(path): path for path in inside_first}
 
     def _in_place(self, leaves: Mapping[Column, jax.Array], partition: Partition) -> Blocks:
-        """Arrays that are on a device already, in their own order: nothing is copied and no order made."""
+        """Arrays that are already on a device, in their own order: nothing is copied."""
         _check_on_device(leaves)
         sizes = shard_sizes(self.num_rows, partition.shards, partition.sizes)
-        if sizes[-1] < sizes.max():  # no shard's slice may pass the end of the arrays
+        if sizes[-1] < sizes.max():  # no slice may pass the end of the arrays
             sizes = np.sort(sizes)
         rows = self._assemble([leaf.astype(column.dtype) for column, leaf in leaves.items()])
         return ArrayBlocks(rows, None, sizes, np.cumsum(sizes) - sizes)
@@ -145,14 +152,14 @@ class ArraySource(Source):
 
 
 def _check_on_device(leaves: Mapping[Column, jax.Array]) -> None:
-    tallies = [Tally(column) for column in leaves]
-    for tally, leaf in zip(tallies, leaves.values(), strict=True):
-        tally.look(leaf)
-    raise_faults(tallies)
+    checks = [ColumnCheck(column) for column in leaves]
+    for check, leaf in zip(checks, leaves.values(), strict=True):
+        check.count_on_device(leaf)
+    raise_unusable(checks)
 
 
-def _dealt_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> dict[Hashable, jax.Array]:
-    """Arrays that are on a device already, checked and put into the order of the shards there."""
+def _ordered_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> dict[Hashable, jax.Array]:
+    """Check arrays that are already on a device, and reorder them there by shard."""
     _check_on_device(leaves)
     in_order = bool((order[1:] > order[:-1]).all())
     return {
@@ -163,7 +170,7 @@ def _dealt_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> di
 
 def _array(name: str, leaf: Any) -> np.ndarray | jax.Array:
     if hasattr(leaf, "toarray"):
-        raise DataError(f"Column {name!r} is a sparse matrix; give it as an array, by its toarray().")
+        raise DataError(f"Column {name!r} is a sparse matrix; convert it by its toarray().")
     if np.ma.is_masked(leaf):
         count = int(np.ma.count_masked(leaf))
         raise DataError(
@@ -173,21 +180,21 @@ def _array(name: str, leaf: Any) -> np.ndarray | jax.Array:
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     if array.ndim == 0:
         raise DataError(
-            f"Column {name!r} is the single value {leaf!r}, with no axis of rows; give an array with one entry "
-            "per row (a list has to become one, by numpy.asarray)."
+            f"Column {name!r} is the single value {leaf!r}; give an array with one entry per row "
+            "(convert a list by numpy.asarray)."
         )
     return array
 
 
 def _common_length(leaves: Mapping[Place, np.ndarray | jax.Array]) -> int:
     if not leaves:
-        raise DataError("The data holds no arrays; give at least one with one entry per row.")
+        raise DataError("The data holds no arrays; give at least one, with one entry per row.")
     lengths = [(leaf_name(path), leaf.shape[0]) for path, leaf in leaves.items()]
     (first, length), *others = lengths
     for name, other in others:
         if other != length:
             raise DataError(
-                f"Column {first!r} has {length} rows but {name!r} has {other}; all need the same number."
+                f"Column {first!r} has {length} rows but {name!r} has {other}; all columns need the same number."
             )
     if length == 0:
         raise DataError("The table is empty: it has no rows.")

@@ -1,4 +1,4 @@
-"""Arrow columns as NumPy arrays: which types are numbers, and how missing entries are told."""
+"""Arrow columns as NumPy arrays: which types are numbers, and how missing entries appear."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardmc.errors import DataError
 
 
 def as_column(name: str, kind: pa.DataType) -> Column:
-    """What an Arrow column becomes on the device; a column that is not numbers is refused with what to do."""
+    """What an Arrow column becomes on the device. A column that is not numeric is an error with advice."""
     plain = _plain(kind)
     if pa.types.is_fixed_size_list(plain):
         inner = as_column(name, plain.value_type)
@@ -22,7 +22,7 @@ def as_column(name: str, kind: pa.DataType) -> Column:
 
 
 def is_number_type(kind: pa.DataType) -> bool:
-    """Whether entries of this type are numbers, or lists of equally many."""
+    """Whether entries of this type are numbers, or lists of numbers of a fixed size."""
     plain = _plain(kind)
     if pa.types.is_fixed_size_list(plain):
         return is_number_type(plain.value_type)
@@ -31,7 +31,7 @@ def is_number_type(kind: pa.DataType) -> bool:
 
 
 def as_numpy(array: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """Entries as NumPy holds them; numbers with missing entries become floating-point numbers with NaN.
+    """Entries as a NumPy array. Numbers with missing entries become floats with NaN.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def as_numpy(array: pa.ChunkedArray | pa.Array) -> np.ndarray:
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):  # combining zero chunks, or too much text for one
+        if isinstance(array, pa.ChunkedArray):  # no chunks, or too much text for one chunk
             return np.concatenate([as_numpy(chunk) for chunk in array.chunks])
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -63,7 +63,7 @@ def as_numpy(array: pa.ChunkedArray | pa.Array) -> np.ndarray:
 
 
 def as_arrow(array: np.ndarray) -> pa.Array:
-    """A NumPy array, one entry per row, as an Arrow array; more axes become lists of a fixed size.
+    """A NumPy array, one entry per row, as an Arrow array. Further axes become lists of a fixed size.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def as_arrow(array: np.ndarray) -> pa.Array:
 
 
 def _holds_nul(array: np.ndarray) -> bool:
-    """Whether a text goes on after a NUL, where Arrow would cut it off: levels might become alike."""
+    """Whether any text continues after a NUL. Arrow would cut it there, and two levels could become one."""
     if array.dtype.kind != "U" or not array.size or array.dtype.itemsize == 0:
         return False
     codes = np.ascontiguousarray(array).view(np.uint32).reshape(len(array), -1)
@@ -85,7 +85,7 @@ def _holds_nul(array: np.ndarray) -> bool:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type of the entries themselves: a category's values, an extension's storage."""
+    """The type of the entries: the values of a category, the storage of an extension."""
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(kind.storage_type)
     return _plain(kind.value_type) if pa.types.is_dictionary(kind) else kind
@@ -113,9 +113,9 @@ def _what(kind: pa.DataType) -> str:
 
 def _advice(kind: pa.DataType) -> str:
     if pa.types.is_duration(kind):
-        return "turn it into numbers first, such as seconds."
+        return "convert it to numbers first, such as seconds."
     if pa.types.is_temporal(kind):
-        return "turn it into numbers first, such as days since some date."
+        return "convert it to numbers first, such as days since some date."
     if pa.types.is_null(kind) or pa.types.is_nested(kind):
-        return "leave it out of the columns used, or make it numbers first."
-    return "give its levels as whole-number codes first, or leave it out of the columns used."
+        return "leave it out of the columns used, or convert it to numbers first."
+    return "encode its levels as integers first, or leave it out of the columns used."

@@ -1,9 +1,9 @@
-"""Rows of some shards as the compiled programs see them: flat arrays, and where in them each shard lies."""
+"""Rows of some shards as the compiled programs see them: flat arrays, and where each shard lies in them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardmc.data.columns import float_type
+from shardmc.errors import OptionError
+
 Rows = Any
 """A pytree of arrays with a common first axis, one entry per row."""
 
@@ -20,14 +23,13 @@ Rows = Any
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Batch:
-    """Shards that lie one after another in flat arrays, and the kept rows that every shard has besides its own.
+    """Some shards: slices of flat arrays, and the kept rows that every shard has besides its own.
 
-    No row is copied to make a shard: `take` slices `capacity` rows, the same number for every shard, and gives those
-    beyond the shard's own (a neighbour's) weight 0. Own rows weigh `1 / share`, kept rows 1, so that the
-    share-weighted sum over shards counts every row once. Whoever makes a batch sees to it that no slice passes the end
-    of the arrays (starts + capacity <= length): then the j-th row taken is the shard's own j-th row. Arrays of several
-    batches are longer than one slice: XLA drops a slice that is the whole array, compiles the shard otherwise, and its
-    results would differ in the last bits from those of the same shard in a larger batch.
+    Making a shard copies no row. `take` slices `capacity` rows, the same number for every shard, and gives rows of the
+    next shard weight 0. Own rows weigh `1 / share` and kept rows 1, so that the share-weighted sum over shards counts
+    every row once. No slice may pass the end of the arrays (starts + capacity <= length), so that the j-th row taken
+    is the shard's own j-th row. The arrays should be longer than one slice: XLA drops a slice that is the whole array
+    and compiles another program, whose results differ in the last bits.
     """
 
     rows: Rows  # (length, ...)
@@ -37,7 +39,7 @@ class Batch:
     factors: jax.Array  # (shard,) 1 / share
     kept_rows: Rows | None  # (kept, ...)
     kept_weights: jax.Array | None  # (kept,) the user's own weights, or ones; 0 for padding
-    kept_positions: jax.Array | None  # (shard, most) which of a shard's own are kept; `capacity` for none
+    kept_positions: jax.Array | None  # (shard, most) own rows that are kept; padded with `capacity`
     capacity: int = field(metadata={"static": True})
 
     @property
@@ -66,7 +68,7 @@ class Batch:
 
 
 def _wide(rows: jax.Array) -> jax.Array:
-    """A shard's rows as the computation has them: they are float32 in memory also where it is in float64."""
+    """A shard's rows in the precision of the computation. In memory they are float32 even if that is float64."""
     real = jnp.result_type(float)
     narrow = jnp.issubdtype(rows.dtype, jnp.floating) and rows.dtype.itemsize < real.itemsize
     return rows.astype(real) if narrow else rows
@@ -76,7 +78,7 @@ class Blocks(ABC):
     """A partition of the rows into shards: their shares, and their rows batch by batch."""
 
     portable: bool = False
-    """Whether a pickled copy reads the rows itself, so that another process needs to be sent no rows."""
+    """Whether a pickled copy reads the rows itself, so that no rows are sent to another process."""
     sizes: np.ndarray  # (shard,) own rows
 
     @property
@@ -94,7 +96,7 @@ class Blocks(ABC):
 
     @cached_property
     def shares(self) -> np.ndarray:
-        """Each shard's part of all rows, (shard,); they sum to 1."""
+        """Each shard's share of the rows, (shard,). They sum to 1."""
         return self.sizes / self.sizes.sum()
 
     @property
@@ -104,8 +106,100 @@ class Blocks(ABC):
 
     @abstractmethod
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
-        """Yield (shards, batch) with `size` shards each; the last batch repeats its last shard to be as long."""
+        """Yield (shards, batch) with `size` shards each. The last batch is padded with its last shard."""
 
     @abstractmethod
     def keep(self, positions: Sequence[np.ndarray]) -> Blocks:
-        """The same partition with these rows (positions within each shard) kept in every shard, and no others."""
+        """The same partition, with these rows (positions within each shard) kept in every shard."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Rows that every shard has, and their positions in their own shards, where they get weight 0."""
+
+    rows: Rows  # (padded, ...) on the device; NumPy arrays in a copy from another process
+    weights: jax.Array  # (padded,) the user's own weights or ones, 0 for padding
+    positions: np.ndarray  # (shard, most) int32, padded with `capacity`
+    count: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A process without x64 would read a pickled JAX array in single precision.
+        return {**self.__dict__, "rows": jax.device_get(self.rows), "weights": jax.device_get(self.weights)}
+
+
+Gather = Callable[[np.ndarray, np.ndarray], tuple[Rows, np.ndarray | jax.Array | None]]
+"""gather(shards, positions): the rows there, and their row weights."""
+
+
+def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, gather: Gather) -> Kept | None:
+    """The kept rows at these positions within each shard, or None if there are none."""
+    if len(positions) == 0:
+        return None
+    if len(positions) != len(sizes):
+        raise OptionError(f"Positions of {len(positions)} shards were given; there are {len(sizes)} shards.")
+    unique = [np.unique(np.asarray(p, dtype=np.int64)) for p in positions]
+    counts = np.array([len(p) for p in unique])
+    count = int(counts.sum())
+    if count == 0:
+        return None
+    for shard, p in enumerate(unique):
+        if len(p) and not 0 <= p[0] <= p[-1] < sizes[shard]:
+            raise OptionError(
+                f"Row {p[-1]} of shard {shard} cannot be kept: the shard has {sizes[shard]} rows."
+            )
+    # Padding repeats the last kept row, where the likelihood is finite.
+    index = np.minimum(np.arange(padded_length(count)), count - 1)
+    rows, own = gather(np.repeat(np.arange(len(sizes)), counts)[index], np.concatenate(unique)[index])
+    weights = (np.arange(len(index)) < count) * (np.ones(len(index)) if own is None else np.asarray(own))
+    table = np.full((len(unique), padded_length(int(counts.max()))), sizes.max(), dtype=np.int32)
+    for shard, p in enumerate(unique):
+        table[shard, : len(p)] = p
+    return Kept(rows, jax.device_put(weights.astype(float_type())), table, count)
+
+
+def padded_length(count: int) -> int:
+    """Round up to one of few lengths: a multiple of 8, and of an eighth of the power of two below.
+
+    Examples
+    --------
+    >>> padded_length(3), padded_length(100), padded_length(6369)
+    (8, 104, 6656)
+    """
+    step = max(8, 1 << max(count.bit_length() - 4, 0))
+    return -(-count // step) * step
+
+
+def groups_of(shards: Sequence[int], size: int) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Cut shards into groups of `size`: (group, group padded with its last shard).
+
+    Examples
+    --------
+    >>> list(groups_of([4, 5, 6], 2))
+    [([4, 5], array([4, 5])), ([6], array([6, 6]))]
+    """
+    for start in range(0, len(shards), size):
+        group = [int(shard) for shard in shards[start : start + size]]
+        yield group, np.array(group + group[-1:] * (size - len(group)))
+
+
+def make_batch(
+    blocks: Blocks,
+    shards: np.ndarray,
+    rows: Rows,
+    row_weights: jax.Array | None,
+    starts: np.ndarray,
+    kept: Kept | None,
+) -> Batch:
+    """The batch of these shards, which begin at `starts` in the flat arrays of rows and weights."""
+    return Batch(
+        rows=rows,
+        row_weights=row_weights,
+        # Cast on the host: on the device each cast is one more program to compile.
+        starts=jax.device_put(starts.astype(np.int32)),
+        sizes=jax.device_put(blocks.sizes[shards].astype(np.int32)),
+        factors=jax.device_put((1 / blocks.shares[shards]).astype(float_type())),
+        kept_rows=kept.rows if kept else None,
+        kept_weights=kept.weights if kept else None,
+        kept_positions=jax.device_put(kept.positions[shards]) if kept else None,
+        capacity=blocks.capacity,
+    )

@@ -1,59 +1,23 @@
-"""Shards in memory: flat arrays on the device, of which each shard is a slice."""
+"""Shards in memory, shards of a larger whole, and shards whose rows are elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import final
 
 import jax
 import numpy as np
 
-from shardmc.data.batch import Batch, Blocks, Rows
-from shardmc.data.columns import float_type
-from shardmc.data.kept import Kept, keep_rows
-
-
-def groups_of(shards: Sequence[int], size: int) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Cut shards into groups of `size`: (group, group with its last shard repeated to that length).
-
-    Examples
-    --------
-    >>> list(groups_of([4, 5, 6], 2))
-    [([4, 5], array([4, 5])), ([6], array([6, 6]))]
-    """
-    for start in range(0, len(shards), size):
-        group = [int(shard) for shard in shards[start : start + size]]
-        yield group, np.array(group + group[-1:] * (size - len(group)))
-
-
-def make_batch(
-    blocks: Blocks,
-    shards: np.ndarray,
-    rows: Rows,
-    row_weights: jax.Array | None,
-    starts: np.ndarray,
-    kept: Kept | None,
-) -> Batch:
-    """The batch of these shards, which begin at `starts` in the flat arrays of rows and weights."""
-    return Batch(
-        rows=rows,
-        row_weights=row_weights,
-        # Cast before they are on the device: there a cast would be one more program to compile.
-        starts=jax.device_put(starts.astype(np.int32)),
-        sizes=jax.device_put(blocks.sizes[shards].astype(np.int32)),
-        factors=jax.device_put((1 / blocks.shares[shards]).astype(float_type())),
-        kept_rows=kept.rows if kept else None,
-        kept_weights=kept.weights if kept else None,
-        kept_positions=jax.device_put(kept.positions[shards]) if kept else None,
-        capacity=blocks.capacity,
-    )
+from shardmc.data.batch import Batch, Blocks, Kept, Rows, groups_of, keep_rows, make_batch
+from shardmc.errors import OptionError
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class ArrayBlocks(Blocks):
-    """Shards in flat arrays on the device: a batch names slices of them and copies nothing."""
+    """Shards in flat arrays on the device. A batch holds slices of them and copies nothing."""
 
     rows: Rows  # (num_rows, ...)
     row_weights: jax.Array | None  # (num_rows,)
@@ -80,3 +44,57 @@ class ArrayBlocks(Blocks):
 @jax.jit
 def _rows_at(arrays: tuple[Rows, jax.Array | None], index: jax.Array) -> tuple[Rows, jax.Array | None]:
     return jax.tree.map(lambda a: a.at[index].get(mode="promise_in_bounds"), arrays)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class RescaledBlocks(Blocks):
+    """Blocks in which every row counts `factor` times.
+
+    If these shards hold M of N rows, factor N / M rescales their subposteriors to N rows. Shares are still relative
+    to these shards and sum to 1.
+    """
+
+    blocks: Blocks
+    factor: float
+    sizes: np.ndarray = field(init=False)
+    portable: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", self.blocks.sizes)
+        object.__setattr__(self, "portable", self.blocks.portable)
+
+    @property
+    def num_kept(self) -> int:
+        return self.blocks.num_kept
+
+    def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
+        for names, batch in self.blocks.batches(shards, size):
+            kept = None if batch.kept_weights is None else batch.kept_weights * self.factor
+            yield names, replace(batch, factors=batch.factors * self.factor, kept_weights=kept)
+
+    def keep(self, positions: Sequence[np.ndarray]) -> RescaledBlocks:
+        return RescaledBlocks(self.blocks.keep(positions), self.factor)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class AbsentBlocks(Blocks):
+    """Sizes and shares of shards whose rows are not available here."""
+
+    sizes: np.ndarray
+    parts: np.ndarray  # (shard,) proportional to the shares
+
+    @cached_property
+    def shares(self) -> np.ndarray:
+        return self.parts / self.parts.sum()
+
+    @property
+    def num_kept(self) -> int:
+        return 0
+
+    def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
+        raise OptionError("This needs the rows, but only the draws and modes of their shards are available.")
+
+    def keep(self, positions: Sequence[np.ndarray]) -> Blocks:
+        raise OptionError("The rows are not available, so none can be kept in every shard.")

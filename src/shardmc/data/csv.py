@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from shardmc.data.files import find_files, first_line
-from shardmc.data.fingerprint import hash_file
+from shardmc.data.files import find_files, first_line, hash_file
 from shardmc.data.reader import TableReader, spread_positions
 from shardmc.errors import DataError
 
@@ -23,7 +22,7 @@ _BLOCK = 1 << 22  # bytes parsed at once
 
 @final
 class CsvReader(TableReader):
-    """Reads a CSV file with a line of column names; a first pass over it finds the types that fit all rows."""
+    """Reads a CSV file with a header line. A first pass finds types that fit all rows."""
 
     in_memory = False
 
@@ -36,7 +35,7 @@ class CsvReader(TableReader):
             raise DataError(f"The table {location!r} is empty: it has no rows.")
 
     def _misfit(self) -> str | None:
-        """Read all rows with the types believed so far; the first column that they do not fit."""
+        """Read all rows with the types found so far. Return the first column that does not fit, if any."""
         self.num_rows = 0
         try:
             with self._open(None) as reader:
@@ -90,5 +89,5 @@ class CsvReader(TableReader):
 
 
 def _wider(kind: pa.DataType) -> pa.DataType:
-    """The next type to try where a column's entries do not fit one."""
+    """The next type to try if a column's entries do not fit this one."""
     return pa.float64() if pa.types.is_integer(kind) or pa.types.is_null(kind) else pa.string()

@@ -1,4 +1,4 @@
-"""Finding and opening files: local paths, folders, and URLs of any PyArrow or fsspec filesystem."""
+"""Finding, opening and hashing files: local paths, folders, and URLs of any PyArrow or fsspec filesystem."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
@@ -21,7 +22,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class File:
-    """One file of a data set: where it is, and what the names of its folders say (key=value)."""
+    """One file of a data set: its location, and the keys in its folder names (key=value)."""
 
     filesystem: pafs.FileSystem
     path: str
@@ -37,7 +38,7 @@ class File:
 
 
 def find_files(location: str | os.PathLike[str], suffixes: tuple[str, ...]) -> list[File]:
-    """The file at a location, or the files of a folder with one of these suffixes, in the order of their names."""
+    """The file at a location, or the files of a folder with one of these suffixes, sorted by name."""
     filesystem, path = _open_location(os.fspath(location))
     info = _readable(os.fspath(location), lambda: filesystem.get_file_info(path))
     if info.type == pafs.FileType.NotFound:
@@ -66,7 +67,7 @@ def _readable(location: str, call: Callable[[], T]) -> T:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without its details and its full stop."""
+    """The first line of an error's message, without its full stop."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
@@ -105,3 +106,17 @@ def _hidden(path: str, base: str) -> bool:
 def _keys(path: str, base: str) -> dict[str, str | None]:
     pairs = (part.split("=", 1) for part in _parts(path, base)[:-1] if "=" in part)
     return {key: None if value == _NULL else unquote(value) for key, value in pairs}
+
+
+_WHOLE = 1 << 22  # a file up to this size is hashed completely, a larger one in part
+_STRETCHES, _STRETCH = 32, 1 << 16
+
+
+def hash_file(digest: Any, file: Any, size: int) -> None:
+    """Add a file to a hash: its size, its end (Parquet's footer) and stretches from all over it."""
+    digest.update(f"{size} ".encode())
+    if size <= _WHOLE:
+        digest.update(file.read_at(size, 0))
+        return
+    for start in np.linspace(0, size - _STRETCH, _STRETCHES).astype(int):
+        digest.update(file.read_at(_STRETCH, int(start)))

@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shardmc.data.files import File, find_files, first_line
-from shardmc.data.fingerprint import hash_file
+from shardmc.data.files import File, find_files, first_line, hash_file
 from shardmc.data.reader import TableReader, spread_positions
 from shardmc.errors import DataError
 
-_BUFFER = 1 << 20  # bytes read at once: a row group of any size is never in memory as a whole
+_BUFFER = 1 << 20  # bytes read at once, so that no row group is in memory as a whole
 _GROUPS = 16  # row groups that a sample is taken from
 
 
@@ -63,7 +62,7 @@ class ParquetReader(TableReader):
                 )
 
     def _key_types(self) -> dict[str, pa.DataType]:
-        """Columns that only the folders' names tell (key=value): whole numbers where all are, else text."""
+        """The types of columns in folder names (key=value): integers if all values are, else text."""
         values: dict[str, list[str | None]] = {}
         for key in {key for file in self._files for key in file.keys}:
             values[key] = [file.keys.get(key) for file in self._files]
@@ -133,8 +132,8 @@ def _opened(file: File) -> Iterator[pq.ParquetFile]:
 
 def _damaged(file: File, error: Exception) -> DataError:
     return DataError(
-        f"Parquet file {file.name!r} cannot be read ({first_line(error)}): it is missing, cut off, damaged or "
-        "no Parquet. Write or copy it again."
+        f"Parquet file {file.name!r} cannot be read ({first_line(error)}): it is missing, truncated, damaged or "
+        "not a Parquet file. Write or copy it again."
     )
 
 

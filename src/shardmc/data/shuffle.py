@@ -1,4 +1,4 @@
-"""A seeded random permutation that is evaluated row by row, without a table of all rows."""
+"""A seeded random permutation, computed row by row without a table of all rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-_TABLE = 1024  # at most so many rows: a permutation drawn as a table, uniform over all permutations
+_TABLE = 1024  # up to this many rows the permutation is a table, uniform over all permutations
 _ROUNDS = 8
 
 
@@ -21,14 +21,14 @@ class Shuffle:
     """A pseudo-random permutation of 0, ..., num_rows - 1 that needs no memory.
 
     A Feistel network permutes the smallest power of two that holds all rows: the index is cut into two halves,
-    and each round changes one half by a keyed hash of the other. An index that comes out beyond the last row goes
-    in again (cycle walking), which keeps the map one to one. The position of a row therefore depends on the seed,
-    the number of rows and the row's own number only: not on how, where or in which pieces the rows are read.
+    and each round changes one half by a keyed hash of the other. An index past the last row goes through again (cycle
+    walking), which keeps the map one to one. The position of a row therefore depends only on the seed, the number of
+    rows and the row's own number, and not on how the rows are read.
 
     Parameters
     ----------
     num_rows
-        How many rows there are.
+        The number of rows.
     seed
         The seed; `seed_for` makes one for a purpose.
 
@@ -44,7 +44,7 @@ class Shuffle:
         self._table = np.random.default_rng(seed).permutation(num_rows) if num_rows <= _TABLE else None
         bits = max(num_rows - 1, 1).bit_length()
         self._halves = bits // 2, bits - bits // 2
-        # Half of the word must hold half of an index, so that the hash's upper bits depend on all of its input.
+        # Half of a word must hold half of an index, so that the upper bits of the hash depend on all of its input.
         self._type = np.uint32 if bits <= 32 else np.uint64
         keys = seed.generate_state(2 * _ROUNDS, self._type).reshape(_ROUNDS, 2)
         self._keys = [(add, multiply | self._type(1)) for add, multiply in keys]

@@ -1,9 +1,10 @@
-"""What every source of rows promises, and how its rows are to be split."""
+"""What every source of rows offers, and how its rows are to be split."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,25 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data.batch import Blocks, Rows
-from shardmc.data.fingerprint import hash_arrays
 
 Transform = Callable[[pa.Table], Rows]
+
+
+def hash_arrays(heading: str, arrays: Iterable[np.ndarray]) -> str:
+    """A hash of a heading and of every entry of these arrays.
+
+    Examples
+    --------
+    >>> hash_arrays("x", [np.arange(3)]) == hash_arrays("x", [np.array([0, 2, 1])])
+    False
+    """
+    digest = hashlib.sha256(heading.encode())
+    for array in arrays:
+        if array.dtype.kind in "OUT":
+            digest.update("\x1f".join(map(str, array.ravel().tolist())).encode())
+        else:
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -25,14 +42,19 @@ class Partition:
     shards
         The number of shards, K.
     shuffle
-        Whether rows are dealt at random. In the file's order shards differ wherever the file is sorted by something.
+        Whether rows are assigned to shards at random. In file order, shards differ if the file is sorted by anything.
     stratify
-        A column's name, or one value per row: each shard gets its proportional part of every value (of every
-        quantile bin, where a numeric column has many values).
+        A column's name, or one value per row. Each shard gets its proportional part of every value, or of every
+        quantile bin if a numeric column has many values.
     weights
-        A column's name, or one number per row: row j counts weights[j] times in the likelihood.
+        A column's name, or one number per row. Row j counts weights[j] times in the likelihood.
     sizes
-        Rows of each shard, where they are not to be equal.
+        The number of rows of each shard. By default the shards are as equal as possible.
+
+    Examples
+    --------
+    >>> Partition(10) == Partition(shards=10, shuffle=True)
+    True
     """
 
     shards: int
@@ -43,47 +65,47 @@ class Partition:
 
     @property
     def fingerprint(self) -> str:
-        """A hash that differs where the rows would be dealt differently."""
+        """A hash that changes when the rows would be split differently."""
         plan = {name: getattr(self, name) for name in ("shards", "shuffle", "stratify", "weights", "sizes")}
         arrays = [np.asarray(value) for value in plan.values() if value is not None]
         return hash_arrays(str([name for name, value in plan.items() if value is not None]), arrays)
 
 
 class Source(ABC):
-    """A table or pytree of rows, of which shards can be made."""
+    """A table or pytree of rows that can be split into shards."""
 
     num_rows: int
     is_table: bool
-    """Whether rows have named columns, so that `select` means something."""
+    """Whether rows have named columns, which `select` can choose from."""
     column_names: tuple[str, ...]
-    """All columns there are, selected or not."""
+    """All columns, selected or not."""
 
     @abstractmethod
     def select(self, columns: Sequence[str]) -> Source:
-        """The same rows with these columns only; other columns can still weigh or stratify. Not a table: itself."""
+        """The same rows with these columns only. Weights and strata may still use the other columns."""
 
     @abstractmethod
     def transform(self, function: Transform, columns: Sequence[str], label: str) -> Source:
-        """A source of what a function computes from these columns of a table, piece by piece.
+        """A source of the rows that a function computes from these columns, piece by piece.
 
         Parameters
         ----------
         function
-            Takes some rows as an Arrow table and returns a pytree of arrays with one entry for each of them. It
-            must treat every row alike wherever the table is cut: what needs all rows is worked out before.
+            Takes some rows as an Arrow table and returns a pytree of arrays with one entry per row. Its result for
+            a row must not depend on the other rows of the piece.
         columns
-            The columns that the function gets; they may be text or dates.
+            The columns that the function gets. They may hold text or dates.
         label
-            Says what the function computes, for the fingerprint.
+            Describes what the function computes, for the fingerprint.
         """
 
     @abstractmethod
     def drop_missing(self, columns: Sequence[str] | None = None) -> Source:
-        """The rows of a table in which none of these columns (or of those in use) is missing."""
+        """The rows in which none of these columns (by default: the columns in use) is missing."""
 
     @abstractmethod
     def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[pa.Table]:
-        """These columns of a table as they are, `count` rows at a time."""
+        """These columns of the table, unchanged, `count` rows at a time."""
 
     @abstractmethod
     def sample(self, count: int, seed: int) -> Rows:
@@ -91,9 +113,9 @@ class Source(ABC):
 
     @abstractmethod
     def split(self, partition: Partition, seed: int) -> Blocks:
-        """Deal the rows into shards; the same seed always gives the same shards."""
+        """Split the rows into shards. The same seed always gives the same shards."""
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """A hash that differs where the rows differ."""
+        """A hash that changes when the rows change."""

@@ -1,34 +1,140 @@
-"""Shards on disk: read when they are needed, one batch ahead, and dropped after use."""
+"""Shards on disk: written in one pass, read when needed, one batch ahead."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, final
+from pathlib import Path
+from typing import Any, BinaryIO, final
 
 import jax
 import numpy as np
 
-from shardmc.data.batch import Batch, Blocks, Rows
-from shardmc.data.blocks import groups_of, make_batch
+from shardmc.data.batch import Batch, Blocks, Kept, Rows, groups_of, keep_rows, make_batch
 from shardmc.data.columns import Column
-from shardmc.data.dealing import aligned
-from shardmc.data.kept import Kept, keep_rows
-from shardmc.data.scratch import Scratch
+from shardmc.data.partition import Placement, Sink, aligned
 from shardmc.errors import DataError
+
+_DONE = "complete.json"
+
+
+@final
+class Scratch:
+    """A folder of column files: in a place that the user names, where it stays, or a temporary one.
+
+    A temporary folder is deleted with the object that made it, or when the process ends. A copy of the object in
+    another process only reads.
+    """
+
+    def __init__(self, place: str | os.PathLike[str] | None, key: str) -> None:
+        try:
+            if place is None:
+                self.path = Path(tempfile.mkdtemp(prefix="shardmc-rows-"))
+                self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+            else:
+                # A worker that reads the files may have another working directory.
+                self.path = Path(place).absolute() / hashlib.sha256(key.encode()).hexdigest()[:16]
+                self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"shardmc cannot make a scratch folder in {str(place or 'the temporary folder')!r}: {error}."
+            ) from error
+        self._key = key
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "_key": self._key}
+
+    def column_file(self, number: int) -> Path:
+        return self.path / f"{number}.bin"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a pass over the same rows, with the same partition and seed, was completed."""
+        try:
+            return json.loads((self.path / _DONE).read_text())["key"] == self._key
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def complete(self) -> None:
+        """Record that all rows have been written."""
+        temporary = self.path / f"{_DONE}.part"
+        temporary.write_text(json.dumps({"key": self._key}))
+        temporary.replace(self.path / _DONE)
+
+    def discard(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@final
+class ScratchSink(Sink):
+    """Columns in files. Each shard is one stretch of every file, at a place known before any row is read."""
+
+    def __init__(self, scratch: Scratch, columns: Sequence[Column], num_rows: int) -> None:
+        self._scratch = scratch
+        self._widths = [column.row_bytes for column in columns]
+        needed, free = num_rows * sum(self._widths), shutil.disk_usage(scratch.path).free
+        if needed > free:
+            raise self._full(f"they take {needed / 1e9:.2f} GB and {free / 1e9:.2f} GB are free")
+        self._files: list[BinaryIO] = []
+        try:
+            for number in range(len(columns)):
+                self._files.append(scratch.column_file(number).open("wb", buffering=0))
+        except OSError as error:
+            raise self._full(error.strerror or str(error)) from error
+
+    def write(self, number: int, entries: np.ndarray, placement: Placement) -> None:
+        width, file = self._widths[number], self._files[number]
+        data = memoryview(entries[placement.order].reshape(-1).view(np.uint8).data)
+        try:
+            for shard in np.flatnonzero(placement.counts):
+                start = int(placement.starts[shard]) * width
+                file.seek(int(placement.targets[shard]) * width)
+                _write_all(file, data[start : start + int(placement.counts[shard]) * width])
+        except OSError as error:
+            raise self._full(error.strerror or str(error)) from error
+
+    def _full(self, reason: str) -> DataError:
+        return DataError(
+            f"The shards cannot be written to {str(self._scratch.path)!r}: {reason}. "
+            "Set scratch= to a folder with more space, or raise memory=."
+        )
+
+    def __enter__(self) -> ScratchSink:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for file in self._files:
+            file.close()
+        if kind is None:
+            self._scratch.complete()
+        else:
+            self._scratch.discard()
+
+
+def _write_all(file: BinaryIO, data: memoryview) -> None:
+    while len(data):
+        written = file.write(data)  # an unbuffered write to an almost full disk may be partial
+        data = data[written:]
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class StreamBlocks(Blocks):
-    """Shards in the column files of a scratch folder. Only their paths travel to another process, not the rows."""
+    """Shards in the column files of a scratch folder. Another process gets the paths, not the rows."""
 
     portable = True
     scratch: Scratch
     columns: Sequence[Column]  # in the order of the files; row weights last
-    structure: Any  # of the rows, a tree of the columns without weights
+    structure: Any  # the pytree structure of the rows, without weights
     has_weights: bool
     sizes: np.ndarray
     starts: np.ndarray  # (shard,) first row of each in the files
@@ -39,8 +145,8 @@ class StreamBlocks(Blocks):
         return self.kept.count if self.kept else 0
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
-        # Always as long as if all shards were the largest, so that one compiled program serves every batch; a row more,
-        # so that no slice is the whole array.
+        # The arrays have one length, as if all shards were the largest: one compiled program then serves every batch.
+        # One row more, so that no slice is the whole array (see Batch).
         length = size * self.capacity + 1
         groups = list(groups_of(shards, size))
         with ThreadPoolExecutor(1, thread_name_prefix="shardmc-read") as reader:
@@ -49,9 +155,9 @@ class StreamBlocks(Blocks):
                 arrays = ahead.popleft().result()
                 if number + 1 < len(groups):
                     ahead.append(reader.submit(self._read, groups[number + 1][0], length))
-                # Here, not in the other thread: whether JAX is in x64 may be a setting of this one.
+                # On this thread: x64 may be enabled for this thread only.
                 yield group, self._batch(group, padded, arrays)
-                del arrays  # or its rows would stay while the next but one is read
+                del arrays  # frees its rows before the next but one is read
 
     def _batch(self, group: list[int], padded: np.ndarray, arrays: list[np.ndarray]) -> Batch:
         leaves = [jax.device_put(array) for array in arrays]
@@ -63,7 +169,7 @@ class StreamBlocks(Blocks):
         )
 
     def _read(self, shards: Sequence[int], length: int) -> list[np.ndarray]:
-        """Every column's entries in these shards, one after another, then the last of them up to the length."""
+        """The entries of these shards for every column, padded with the last entry up to `length`."""
         arrays = []
         for number, column in enumerate(self.columns):
             array = aligned((length, *column.shape), column.dtype)
@@ -89,13 +195,13 @@ class StreamBlocks(Blocks):
         while len(view):
             count = file.readinto(view)
             if not count:
-                raise self._lost("a file is shorter than it was")
+                raise self._lost("a file has become shorter")
             view = view[count:]
 
     def _lost(self, reason: str) -> DataError:
         return DataError(
-            f"Rows dealt to shards in {str(self.scratch.path)!r} can no longer be read ({reason}); start again, and "
-            "leave that folder alone while a run uses it. On a cluster, name a scratch folder that all workers see."
+            f"The shards in {str(self.scratch.path)!r} can no longer be read ({reason}). Run again, and do not "
+            "change that folder during the run. On a cluster, set scratch= to a folder that all workers can read."
         )
 
     def keep(self, positions: Sequence[np.ndarray]) -> StreamBlocks:
@@ -112,7 +218,3 @@ class StreamBlocks(Blocks):
             leaves.append(jax.device_put(array))
         weights = leaves.pop() if self.has_weights else None
         return jax.tree.unflatten(self.structure, leaves), weights
-
-    def discard(self) -> None:
-        """Delete the files; these shards are of no use afterwards."""
-        self.scratch.discard()

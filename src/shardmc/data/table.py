@@ -15,25 +15,22 @@ import pyarrow as pa
 from shardmc.data.arrow import as_column, as_numpy, is_number_type
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.columns import Column, Own, device_type, leaf_name
-from shardmc.data.complete import CompleteReader
-from shardmc.data.dealing import Dealing, MemorySink
-from shardmc.data.faults import cast_sample
-from shardmc.data.reader import TableReader
-from shardmc.data.scratch import Scratch, ScratchSink
+from shardmc.data.columns import Column, InternalKey, cast_sample, device_type, leaf_name
+from shardmc.data.partition import MemorySink, Partitioner
+from shardmc.data.reader import CompleteReader, TableReader
 from shardmc.data.source import Partition, Source, Transform
-from shardmc.data.stream import StreamBlocks
+from shardmc.data.stream import Scratch, ScratchSink, StreamBlocks
 from shardmc.errors import DataError, unknown
 
-_LOOK = 16  # rows that tell what a transformation makes
+_LOOK = 16  # rows from which the output of a transformation is learned
 
 MEMORY = 1 << 30
-"""Rows of files are held in memory up to this many bytes, unless the user says otherwise."""
+"""The rows of files are held in memory up to this many bytes, by default."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much memory dealt rows of a file may take, and where on disk they go beyond it."""
+    """How much memory the rows of a file may take, and where on disk larger ones go."""
 
     memory: int = MEMORY
     scratch: str | os.PathLike[str] | None = None
@@ -41,7 +38,7 @@ class Limits:
 
 @final
 class TableSource(Source):
-    """Rows of a table: a dictionary of the columns named, or of all that are numbers, or what is computed of them."""
+    """Rows of a table: the columns named, or all numeric ones, or what a transformation makes of them."""
 
     def __init__(
         self,
@@ -64,7 +61,7 @@ class TableSource(Source):
                 raise unknown("column", name, self.column_names)
         if not self._names:
             raise DataError(
-                f"No column to use holds numbers; the columns are {', '.join(self.column_names)}."
+                f"None of the columns holds numbers; the columns are {', '.join(self.column_names)}."
             )
 
     def select(self, columns: Sequence[str]) -> TableSource:
@@ -92,31 +89,40 @@ class TableSource(Source):
     def split(self, partition: Partition, seed: int) -> Blocks:
         columns, structure = self._layout()
         names = dict(zip(self.column_names, self.column_names, strict=True))
-        dealing = Dealing(self._read, columns, names, self.num_rows, partition, seed)
-        needed = self.num_rows * sum(column.row_bytes for column in dealing.columns)
+        partitioner = Partitioner(self._read, columns, names, self.num_rows, partition, seed)
+        needed = self.num_rows * sum(column.row_bytes for column in partitioner.columns)
         if not self._reader.in_memory and needed > self._limits.memory:
-            return self._stream(dealing, structure, partition, seed)
-        sink = MemorySink(dealing.columns, self.num_rows)
-        dealing.run(sink)
-        dealt = sink.on_device()
-        weights = dealt.pop() if dealing.has_weights else None
-        return ArrayBlocks(jax.tree.unflatten(structure, dealt), weights, dealing.sizes, dealing.starts)
+            return self._stream(partitioner, structure, partition, seed)
+        sink = MemorySink(partitioner.columns, self.num_rows)
+        partitioner.run(sink)
+        arrays = sink.on_device()
+        weights = arrays.pop() if partitioner.has_weights else None
+        return ArrayBlocks(
+            jax.tree.unflatten(structure, arrays), weights, partitioner.sizes, partitioner.starts
+        )
 
-    def _stream(self, dealing: Dealing, structure: Any, partition: Partition, seed: int) -> StreamBlocks:
-        key = [self.fingerprint, repr(dealing.columns), str(structure), partition.fingerprint, seed]
+    def _stream(
+        self, partitioner: Partitioner, structure: Any, partition: Partition, seed: int
+    ) -> StreamBlocks:
+        key = [self.fingerprint, repr(partitioner.columns), str(structure), partition.fingerprint, seed]
         scratch = Scratch(self._limits.scratch, json.dumps(key))
         if not scratch.is_complete:
-            with ScratchSink(scratch, dealing.columns, self.num_rows) as sink:
-                dealing.run(sink)
+            with ScratchSink(scratch, partitioner.columns, self.num_rows) as sink:
+                partitioner.run(sink)
         return StreamBlocks(
-            scratch, tuple(dealing.columns), structure, dealing.has_weights, dealing.sizes, dealing.starts
+            scratch,
+            tuple(partitioner.columns),
+            structure,
+            partitioner.has_weights,
+            partitioner.sizes,
+            partitioner.starts,
         )
 
     def _layout(self) -> tuple[list[Column], Any]:
-        """The columns that rows consist of, and the tree they form."""
+        """The columns of the rows, and their pytree structure."""
         if self._transform is None:
             types = self._reader.types
-            structure = jax.tree.structure(dict.fromkeys(self._names, 0))  # its leaves are sorted by name
+            structure = jax.tree.structure(dict.fromkeys(self._names, 0))  # JAX sorts its leaves by name
             return [
                 replace(as_column(n, types[n]), implied=self._implied) for n in sorted(self._names)
             ], structure
@@ -129,7 +135,7 @@ class TableSource(Source):
                 device_type(name, a.dtype),
                 a.shape[1:],
                 from_table=True,
-                own_key=Own("computed", number),
+                own_key=InternalKey("computed", number),
             )
             for number, (name, a) in enumerate(named)
         ], structure
@@ -141,12 +147,14 @@ class TableSource(Source):
             yield self._entries(piece, keys)
 
     def _entries(self, piece: pa.Table, keys: Sequence[Hashable]) -> list[np.ndarray]:
-        """The table's own columns, whose keys are their names, and what the transformation makes, by number."""
+        """The entries of the table's own columns (keyed by name) and of computed ones (keyed by number)."""
         computed: list[Any] = []
-        if self._transform is not None and any(isinstance(key, Own) for key in keys):
+        if self._transform is not None and any(isinstance(key, InternalKey) for key in keys):
             computed = jax.tree.leaves(self._transform(piece.select(list(self._names))))
         return [
-            np.asarray(computed[key.number]) if isinstance(key, Own) else as_numpy(piece.column(str(key)))
+            np.asarray(computed[key.number])
+            if isinstance(key, InternalKey)
+            else as_numpy(piece.column(str(key)))
             for key in keys
         ]
 

@@ -1,4 +1,4 @@
-"""One pass over the rows that checks them, deals them to shards and hands them on, shard after shard."""
+"""One pass over the rows that checks them, assigns them to shards and writes them, shard after shard."""
 
 from __future__ import annotations
 
@@ -10,46 +10,45 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from shardmc.data.columns import Column, Own, float_type
-from shardmc.data.dealer import Dealer, shard_sizes, shard_starts
-from shardmc.data.faults import Tally, raise_faults
+from shardmc.data.assignment import Assignment, Strata, find_strata, shard_sizes, shard_starts
+from shardmc.data.columns import Column, ColumnCheck, InternalKey, float_type, raise_unusable
 from shardmc.data.source import Partition
-from shardmc.data.strata import Strata, find_strata
 from shardmc.errors import DataError, OptionError, unknown
 
 PIECE_BYTES = 1 << 24
-"""Rows are read in pieces of about this size, so that temporary arrays stay small whatever the number of rows."""
+"""Rows are read in pieces of about this size, so that temporary arrays stay small."""
 
 Read = Callable[[Sequence[Hashable], int], Iterator[list[np.ndarray]]]
-"""read(keys, count): the entries of the columns with these keys, `count` rows at a time, in the order of the rows."""
+"""read(keys, count): the entries of the columns with these keys, `count` rows at a time, in row order."""
 
-_FEW = 32  # rows a shard; below, one scattered write is cheaper than a copy per shard
-_MOST_ROWS = 1 << 31  # JAX counts them with 32 bits
+_FEW = 32  # rows per shard; with fewer, one scattered write is cheaper than a copy per shard
+_MOST_ROWS = 1 << 31  # JAX indexes with 32 bits
 
-_WEIGHTS, _STRATA = Own("weights"), Own("strata")  # keys of arrays that come with the partition
+# The keys of arrays that come with the partition.
+_WEIGHTS, _STRATA = InternalKey("weights"), InternalKey("strata")
 
 
 @dataclass(frozen=True)
-class Hand:
-    """Rows of one piece as they were dealt: sorted by shard, and where each shard's part of them goes."""
+class Placement:
+    """Where the rows of one piece go: their order by shard, and the place of each shard's part."""
 
     order: np.ndarray  # (row,) the rows sorted by shard
     counts: np.ndarray  # (shard,) how many each shard gets
     starts: np.ndarray  # (shard,) where in the sorted rows its part begins
-    targets: np.ndarray  # (shard,) where in the dealt columns its part goes
+    targets: np.ndarray  # (shard,) where in the output columns its part goes
 
     def of(self, shard: int) -> tuple[np.ndarray, int]:
-        """The rows that go to a shard, and where the first of them goes."""
+        """The rows that go to a shard, and the place of the first of them."""
         start = self.starts[shard]
         return self.order[start : start + self.counts[shard]], int(self.targets[shard])
 
 
 class Sink(ABC):
-    """Where dealt rows go: flat columns in which each shard has a stretch of its own."""
+    """Where partitioned rows are written: flat columns in which each shard has one stretch."""
 
     @abstractmethod
-    def write(self, number: int, entries: np.ndarray, hand: Hand) -> None:
-        """Put entries of a column where their shards are."""
+    def write(self, number: int, entries: np.ndarray, placement: Placement) -> None:
+        """Write the entries of one column to the stretches of their shards."""
 
 
 @final
@@ -59,28 +58,30 @@ class MemorySink(Sink):
     def __init__(self, columns: Sequence[Column], num_rows: int) -> None:
         if num_rows >= _MOST_ROWS:
             raise DataError(
-                f"{num_rows} rows are too many for one array; give Parquet files and a memory below their size, so "
-                "that shards are read when they are needed."
+                f"{num_rows} rows are too many for one array. Give Parquet files, and set memory= below "
+                "their size, so that shards are read from disk when they are needed."
             )
         self.columns = [aligned((num_rows, *column.shape), column.dtype) for column in columns]
 
-    def write(self, number: int, entries: np.ndarray, hand: Hand) -> None:
+    def write(self, number: int, entries: np.ndarray, placement: Placement) -> None:
         column = self.columns[number]
-        if len(entries) < _FEW * len(hand.counts):
-            places = np.arange(len(entries)) + np.repeat(hand.targets - hand.starts, hand.counts)
-            column[places] = entries[hand.order]
+        if len(entries) < _FEW * len(placement.counts):
+            places = np.arange(len(entries)) + np.repeat(
+                placement.targets - placement.starts, placement.counts
+            )
+            column[places] = entries[placement.order]
             return
-        for shard in np.flatnonzero(hand.counts):
-            members, place = hand.of(int(shard))
+        for shard in np.flatnonzero(placement.counts):
+            members, place = placement.of(int(shard))
             np.take(entries, members, axis=0, out=column[place : place + len(members)], mode="clip")
 
     def on_device(self) -> list[jax.Array]:
-        """The columns as JAX arrays; each host copy goes as soon as the device has its own."""
+        """The columns as JAX arrays. Each host copy is freed as soon as the device has its own."""
         return [jax.device_put(self.columns.pop(0)) for _ in range(len(self.columns))]
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array without values whose memory begins where XLA wants it: JAX on a CPU then takes it without a copy."""
+    """An empty array with the alignment that XLA needs, so that JAX on a CPU takes it without a copy."""
     size = int(np.prod(shape)) * dtype.itemsize
     memory = np.empty(size + 64, dtype=np.uint8)
     start = -memory.ctypes.data % 64
@@ -88,10 +89,10 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 @final
-class Dealing:
-    """A partition worked out for a source: the columns to write, weights last, and how to read them.
+class Partitioner:
+    """Applies a partition to a source: reads its columns (weights last) and writes them shard by shard.
 
-    `names` has the key of every column that the user may name for weights or strata.
+    `names` maps every column that the user may choose for weights or strata to its key.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Dealing:
         self._strata_key = _resolve("stratify", partition.stratify, _STRATA, names, arrays, num_rows)
         weights = _resolve("weights", partition.weights, _WEIGHTS, names, arrays, num_rows)
         self.has_weights = weights is not None
-        self._read = reading_beside(read, arrays)
+        self._read = read_with_arrays(read, arrays)
         if weights is not None:
             label = partition.weights if isinstance(partition.weights, str) else "row weights"
             self.columns.append(Column(label, float_type(), own_key=weights))
@@ -120,7 +121,7 @@ class Dealing:
         strata = self._find_strata(partition.stratify)
         counts = np.array([num_rows]) if strata is None else strata.counts
         self._strata = strata
-        self._dealer = Dealer(self.sizes, counts, seed if partition.shuffle else None)
+        self._assignment = Assignment(self.sizes, counts, seed if partition.shuffle else None)
 
     def _find_strata(self, given: Any) -> Strata | None:
         key = self._strata_key
@@ -130,35 +131,35 @@ class Dealing:
         return find_strata(what, lambda: (p[0] for p in self._read([key], self._at_once)), self._num_rows)
 
     def run(self, sink: Sink) -> None:
-        """Read all rows once and write them to the sink; rows keep their own order within a shard."""
+        """Read all rows once and write them to the sink. Rows keep their order within a shard."""
         targets = self.starts.copy()
         keys = [column.key for column in self.columns]
         keys += [] if self._strata_key is None else [self._strata_key]
-        tallies = [Tally(column) for column in self.columns]
+        checks = [ColumnCheck(column) for column in self.columns]
         total_weight = 0.0
         rows = 0
         for piece in self._read(keys, self._at_once):
             rows += self._count(piece, rows)
             codes = None if self._strata is None else self._strata.codes(piece[-1])
-            hand = _hand(self._dealer.deal(codes, len(piece[0])), targets)
-            for number, tally in enumerate(tallies):
-                sink.write(number, tally.cast(piece[number]), hand)
+            placement = _placement(self._assignment.next(codes, len(piece[0])), targets)
+            for number, check in enumerate(checks):
+                sink.write(number, check.cast(piece[number]), placement)
             if self.has_weights:
                 total_weight += _sum_of_weights(piece[len(self.columns) - 1])
-            targets += hand.counts
+            targets += placement.counts
         if rows < self._num_rows:
             raise self._changed(rows)
-        raise_faults(tallies)
+        raise_unusable(checks)
         if self.has_weights and total_weight == 0:
-            raise DataError("All row weights are zero; at least one row has to count.")
+            raise DataError("All row weights are zero; at least one must be positive.")
 
     def _count(self, piece: Sequence[np.ndarray], before: int) -> int:
-        """The rows of a piece: as many in every column, and no more than were announced."""
+        """The number of rows of a piece, after checking that all columns have it and the total is not exceeded."""
         count = len(piece[0])
-        for column, entries in zip(self.columns, piece, strict=False):  # strata may come after them
+        for column, entries in zip(self.columns, piece, strict=False):  # strata may follow
             if len(entries) != count:
                 raise DataError(
-                    f"Column {column.name!r} has {len(entries)} entries for {count} rows; one each is needed."
+                    f"Column {column.name!r} has {len(entries)} entries for {count} rows; it needs one per row."
                 )
         if before + count > self._num_rows:
             raise self._changed(before + count)
@@ -167,26 +168,26 @@ class Dealing:
     def _changed(self, rows: int) -> DataError:
         return DataError(
             f"The table had {self._num_rows} rows when it was opened and {rows} when it was read; "
-            "open it again when nothing writes to it."
+            "run again when no other program writes to it."
         )
 
 
-def _hand(shards: np.ndarray, targets: np.ndarray) -> Hand:
-    # NumPy sorts 16 bits by their digits, several times as fast as more.
+def _placement(shards: np.ndarray, targets: np.ndarray) -> Placement:
+    # NumPy has a radix sort for 16 bits, several times as fast as its other sorts.
     order = np.argsort(shards.astype(np.uint16) if len(targets) < 1 << 16 else shards, kind="stable")
     counts = np.bincount(shards, minlength=len(targets))
-    return Hand(order, counts, np.cumsum(counts) - counts, targets)
+    return Placement(order, counts, np.cumsum(counts) - counts, targets)
 
 
 def _resolve(
     option: str,
     given: Any,
-    own: Own,
+    own: InternalKey,
     names: Mapping[str, Hashable],
     arrays: dict[Hashable, np.ndarray],
     num_rows: int,
 ) -> Hashable:
-    """The key by which weights or strata are read: a column's, or our own for an array that was given."""
+    """The key of the weights or strata: that of a column, or an internal key for an array."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -196,23 +197,23 @@ def _resolve(
     array = np.asarray(given)
     if array.shape != (num_rows,):
         raise OptionError(
-            f"{option} has shape {array.shape}; one entry for each of the {num_rows} rows, or a column's name, "
-            "is needed."
+            f"{option} has shape {array.shape}; it must be a column's name, or hold one entry for each of the "
+            f"{num_rows} rows."
         )
     if option == "weights" and array.dtype.kind not in "fiub":
-        raise OptionError(f"weights holds {array.dtype} entries; numbers are needed.")
+        raise OptionError(f"weights holds {array.dtype} entries; it must hold numbers.")
     arrays[own] = array
     return own
 
 
 def _sum_of_weights(weights: np.ndarray) -> float:
     if (weights < 0).any():
-        raise DataError(f"Row weights must not be negative, but {weights.min()} is among them.")
+        raise DataError(f"Row weights must not be negative, but the smallest is {weights.min()}.")
     return float(np.nansum(weights))
 
 
-def reading_beside(read: Read, arrays: Mapping[Hashable, np.ndarray]) -> Read:
-    """The same reader with arrays, one entry per row, as further columns."""
+def read_with_arrays(read: Read, arrays: Mapping[Hashable, np.ndarray]) -> Read:
+    """The same reader, with arrays (one entry per row) as more columns."""
 
     def read_both(keys: Sequence[Hashable], count: int) -> Iterator[list[np.ndarray]]:
         inside = [key for key in keys if key not in arrays]

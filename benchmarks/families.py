@@ -111,13 +111,13 @@ def prior(design: Design, name: str):
 
 def nuts(design: Design, data: pd.DataFrame, draws: int) -> dict[str, np.ndarray]:
     """Full-data NUTS with columns in standard units about their means; draws in the columns' own units."""
-    frame = design.frame(pa.Table.from_pandas(data, preserve_index=False))
-    x = design.encoder.matrix(frame)
+    chunk = design.chunk(pa.Table.from_pandas(data, preserve_index=False))
+    x = design.encoder.matrix(chunk)
     middle, sd = x.mean(axis=0), x.std(axis=0)
     scaled = jnp.asarray((x - middle) / sd)
-    y = design.roles.response_values(frame, design.response_levels)
-    offset, trials = design.roles.offset_values(frame), design.roles.trial_values(frame, len(y))
-    levels = design.response_levels
+    y = design.roles.response_values(chunk, design.family.levels_of_response)
+    offset, trials = design.roles.offset_values(chunk), design.roles.trial_values(chunk, len(y))
+    levels = design.family.levels_of_response
 
     def model(scaled, y, offset, trials) -> None:
         slopes = [

@@ -49,10 +49,10 @@ def maximum_likelihood(design: Design, path: str) -> tuple[dict[str, float], str
 def _pieces(design: Design, path: str) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Design, response and offset, piece by piece in float64."""
     for piece in as_source(path).tables(design.columns):
-        frame = design.frame(piece)
-        offset = design.roles.offset_values(frame)
+        chunk = design.chunk(piece)
+        offset = design.roles.offset_values(chunk)
         assert offset is not None
-        yield design.encoder.matrix(frame), design.roles.response_values(frame, None), offset
+        yield design.encoder.matrix(chunk), design.roles.response_values(chunk, None), offset
 
 
 def _reweighted(design: Design, path: str) -> np.ndarray:

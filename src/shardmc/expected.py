@@ -13,8 +13,8 @@ import numpy as np
 from shardmc.data import as_source
 from shardmc.data.arrow import as_numpy, is_number_type
 from shardmc.errors import ModelError, OptionError, unknown
-from shardmc.model.calling import calling
 from shardmc.model.rows import num_rows
+from shardmc.model.user_functions import calling
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -32,7 +32,7 @@ from shardmc.locate import (
     prepare_gradients,
     prepare_influential,
 )
-from shardmc.model import Model, Recipe, columns_used, validate
+from shardmc.model import Model, Recipe, validate
 from shardmc.model.fingerprint import fingerprint
 from shardmc.polish import mend
 from shardmc.posterior import Posterior
@@ -239,7 +239,7 @@ def open_rows(model: Recipe, data: Any, seed: int) -> tuple[Source, Model]:
     """The rows the model reads, and the model, tried on a few of them before anything is compiled."""
     source = as_source(data)
     if source.is_table:
-        source = source.select(columns_used(model, source.sample(_SAMPLE_ROWS, seed)))
+        source = source.select(model.columns_used(source.sample(_SAMPLE_ROWS, seed)))
     rows = source.sample(_SAMPLE_ROWS, seed)
     bound = model.bind(rows)
     validate(bound, rows)

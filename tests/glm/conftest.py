@@ -35,10 +35,10 @@ def _likelihood(family, eta, own):
 
 def _reference(design, data, draws, seed):
     table = pa.Table.from_pandas(data, preserve_index=False)
-    frame = design.frame(table)
-    x = design.encoder.matrix(frame)
-    y = design.roles.response_values(frame, None)
-    offset = design.roles.offset_values(frame)
+    chunk = design.chunk(table)
+    x = design.encoder.matrix(chunk)
+    y = design.roles.response_values(chunk, None)
+    offset = design.roles.offset_values(chunk)
     middle, sd = x.mean(axis=0), x.std(axis=0)
 
     def model(scaled_x, y, offset):

@@ -11,8 +11,7 @@ import pytest
 
 from shardmc.data import as_source
 from shardmc.errors import ModelError
-from shardmc.glm import columns as columns_module
-from shardmc.glm import survey as survey_module
+from shardmc.glm import design_scan, table_scan
 from shardmc.glm.design import Design
 from shardmc.glm.families import named_family
 from shardmc.glm.prepare import prepare
@@ -50,8 +49,8 @@ def table():
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Tables are read in pieces of a few hundred rows."""
-    monkeypatch.setattr(survey_module, "_PIECE", 257)
-    monkeypatch.setattr(columns_module, "_PIECE", 311)
+    monkeypatch.setattr(table_scan, "_PIECE", 257)
+    monkeypatch.setattr(design_scan, "_PIECE", 311)
 
 
 def prepared(formula, data, family="gaussian", **options):
@@ -63,8 +62,8 @@ def matrix(design, data, pieces=7):
     """The design matrix, in pieces."""
     whole = pa.Table.from_pandas(data, preserve_index=False)
     size = -(-len(data) // pieces)
-    frames = [design.frame(whole.slice(start, size)) for start in range(0, len(data), size)]
-    return np.concatenate([design.encoder.matrix(frame) for frame in frames])
+    chunks = [design.chunk(whole.slice(start, size)) for start in range(0, len(data), size)]
+    return np.concatenate([design.encoder.matrix(chunk) for chunk in chunks])
 
 
 def theirs(formula, data):
@@ -98,7 +97,7 @@ def test_a_design_survives_json(formula, table):
 
 
 def test_levels_scales_and_bounds_are_exact_though_the_sample_is_small(table, small_pieces, monkeypatch):
-    monkeypatch.setattr(survey_module, "SAMPLE", 200)
+    monkeypatch.setattr(table_scan, "SAMPLE", 200)
     design = prepared("y ~ g + C(k) + scale(z) + bs(x, df=5) + poly(`odd name`, 3)", table).design
     assert design.encoder.levels["g"] == ["north", "south", "west"]
     state = design.encoder.states["scale(z)"]

@@ -55,10 +55,10 @@ def test_columns_and_their_use():
 
 
 def test_values_on_rows():
-    frame = {"x": np.array([1.0, 4.0]), "my col": np.array([2, 3]), "g": pd.Categorical(["a", "b"])}
-    np.testing.assert_array_equal(parse_expression("np.sqrt(x) * `my col`").values(frame), [2, 6])
-    np.testing.assert_array_equal(parse_expression("I(g == 'b')").values(frame), [False, True])
-    np.testing.assert_array_equal(parse_expression("2 + 0 * x").values(frame), [2, 2])
+    chunk = {"x": np.array([1.0, 4.0]), "my col": np.array([2, 3]), "g": pd.Categorical(["a", "b"])}
+    np.testing.assert_array_equal(parse_expression("np.sqrt(x) * `my col`").values(chunk), [2, 6])
+    np.testing.assert_array_equal(parse_expression("I(g == 'b')").values(chunk), [False, True])
+    np.testing.assert_array_equal(parse_expression("2 + 0 * x").values(chunk), [2, 2])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from shardmc.glm.families import (
     NegativeBinomial,
     Ordinal,
     Poisson,
-    Seen,
+    ResponseSummary,
     StudentT,
     family_from_dict,
     named_family,
@@ -254,7 +254,7 @@ def test_special_functions_are_scipys():
     np.testing.assert_allclose(softplus(jnp.asarray(x)), np.logaddexp(0, x.astype(float)), rtol=4e-7)
 
 
-@pytest.mark.parametrize("function", [softplus, lambda x: -Bernoulli().log_likelihood_towards(-x)])
+@pytest.mark.parametrize("function", [softplus, lambda x: -Bernoulli().log_likelihood(x, 0.0, {}, None)])
 def test_softplus_has_its_derivatives_at_zero(function):
     """Where its parts have kinks: a table starts there if all coefficients are zero."""
     for point in (0.0, -0.0, 1e-3, 5.0, -90.0):
@@ -324,7 +324,7 @@ def test_families_by_name():
 
 
 def seen(values, trials=None):
-    found = Seen("y")
+    found = ResponseSummary("y")
     for part in np.array_split(np.asarray(values, float), 3):
         found.add(part, None if trials is None else np.full(len(part), float(trials)), None)
     return found

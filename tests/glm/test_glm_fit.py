@@ -170,7 +170,9 @@ def test_a_saved_posterior_predicts_as_before(policies, poisson, tmp_path):
 
 def test_new_rows_that_cannot_be_predicted(policies, poisson, tmp_path):
     new = policies.iloc[:5]
-    with pytest.raises(DataError, match="'region' has the level 'east' in 5 rows, which no row had when"):
+    with pytest.raises(
+        DataError, match="'region' has the level 'east' in 5 rows, which no row of the fit had"
+    ):
         predict(poisson, new.assign(region="east"))
     with pytest.raises(OptionError, match="Unknown column 'months'"):
         predict(poisson, new.drop(columns="months"))

@@ -81,10 +81,7 @@ def test_text_that_is_numbers_may_be_levels(table):
 
 def test_a_constant_or_duplicated_column(table):
     said = refusal(DataError, "claims ~ age + one", table.assign(one=1.0), "poisson")
-    assert (
-        said
-        == "Column 'one' of the formula is 1 in every row, which the intercept says already; leave it out."
-    )
+    assert said == "Column 'one' of the formula is 1 in every row, like the intercept; leave it out."
     said = refusal(ModelError, "claims ~ age + months", table.assign(months=12 * table["age"]), "poisson")
     assert "Columns 'age' and 'months' of the formula say the same" in said
     said = refusal(DataError, "claims ~ nothing", table.assign(nothing=0), "poisson")
@@ -190,7 +187,7 @@ def test_complete_separation_is_named(table):
         ("amount ~ age", "ordinal", {}, "must have few levels"),
         ("C(sold) ~ age", "bernoulli", {}, "only family 'ordinal' takes one"),
         ("amount ~ age", "normal", {}, "Unknown family 'normal'"),
-        ("amount ~ age + missing(age)", "gaussian", {}, "it is no known function"),
+        ("amount ~ age + missing(age)", "gaussian", {}, "it is not a known function"),
         ("amount ~ age", "gaussian", {"priors": {"agee": "normal(0, 1)"}}, "Did you mean 'age'"),
     ],
 )

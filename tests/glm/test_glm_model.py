@@ -85,10 +85,10 @@ def ordinal(y, eta, p):
     return np.log(special.expit(points[k + 1] - eta) - special.expit(points[k] - eta))
 
 
-def linear_predictor(design, params, frame):
+def linear_predictor(design, params, chunk):
     """In float64, from the parameters in the columns' own units."""
-    eta = design.encoder.matrix(frame) @ np.array([params[name] for name in design.names]).reshape(-1)
-    offset = design.roles.offset_values(frame)
+    eta = design.encoder.matrix(chunk) @ np.array([params[name] for name in design.names]).reshape(-1)
+    offset = design.roles.offset_values(chunk)
     eta = eta + params.get("Intercept", 0.0)
     return eta if offset is None else eta + offset
 
@@ -113,13 +113,13 @@ def test_log_densities_are_those_of_the_original_columns(case, table):
     scale[order] = size
     thetas = model.initial + 0.1 * scale * rng.normal(size=(4, model.dim))
     rows = design.rows(pa.Table.from_pandas(table))
-    frame = design.frame(pa.Table.from_pandas(table))
-    y = design.roles.response_values(frame, design.response_levels)
+    chunk = design.chunk(pa.Table.from_pandas(table))
+    y = design.roles.response_values(chunk, design.family.levels_of_response)
     ours, exact, priors, exact_priors = [], [], [], []
     for theta in thetas:
         params = at(model, design, theta)
         ours.append(np.asarray(model.log_likelihood(theta, rows), np.float64))
-        exact.append((reference or ordinal)(y, linear_predictor(design, params, frame), params))
+        exact.append((reference or ordinal)(y, linear_predictor(design, params, chunk), params))
         priors.append(float(model.log_prior(theta)))
         exact_priors.append(log_prior(design, model, params, theta))
     change, wanted = np.diff(ours, axis=0), np.diff(exact, axis=0)

@@ -6,9 +6,8 @@ import pytest
 from scipy import stats
 
 from shardmc.errors import OptionError
-from shardmc.glm.defaults import choose_priors
-from shardmc.glm.families import Bernoulli, Gaussian, Poisson, Seen, StudentT
-from shardmc.glm.prior import Prior, log_density
+from shardmc.glm.families import Bernoulli, Gaussian, Poisson, ResponseSummary, StudentT
+from shardmc.glm.priors import Prior, choose_priors, log_density
 
 DENSITIES = {
     "normal(1, 2.5)": stats.norm(1, 2.5),
@@ -61,7 +60,7 @@ def test_priors_that_cannot_be_are_refused(text, message):
 
 
 def seen(values):
-    found = Seen("y")
+    found = ResponseSummary("y")
     found.add(np.asarray(values, float), None, None)
     return found
 

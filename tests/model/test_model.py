@@ -13,8 +13,8 @@ import pytest
 
 from shardmc.errors import ModelError
 from shardmc.model import Model, Parameter
+from shardmc.model.coordinates import BLOCK
 from shardmc.model.fingerprint import fingerprint
-from shardmc.model.model import BLOCK
 
 
 def _log_likelihood(params, rows):

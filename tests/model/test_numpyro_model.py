@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 from numpyro.infer.util import potential_energy
 
 from shardmc.errors import ModelError
-from shardmc.model import Model, columns_used, from_numpyro, validate
+from shardmc.model import Model, from_numpyro, validate
 from shardmc.model.precision import double_precision
 
 RNG = np.random.default_rng(0)
@@ -247,9 +247,9 @@ class TestArguments:
 
     def test_columns_used_come_from_the_signature(self):
         table = {"id": G, "y": Y, "wide": X, "x": X}
-        assert columns_used(from_numpyro(linear), table) == ["y", "x"]
-        assert columns_used(from_numpyro(linear).bind(table), table) == ["y", "x"]
-        assert columns_used(from_numpyro(lambda **rows: linear(rows["x"], rows["y"])), table) == list(table)
+        assert from_numpyro(linear).columns_used(table) == ["y", "x"]
+        assert from_numpyro(linear).bind(table).columns_used(table) == ["y", "x"]
+        assert from_numpyro(lambda **rows: linear(rows["x"], rows["y"])).columns_used(table) == list(table)
 
     def test_positional_constants_fill_what_the_rows_leave_open(self):
         def scaled(x, scale, y, power):

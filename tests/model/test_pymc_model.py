@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardmc.errors import DataError, ModelError
-from shardmc.model import columns_used, from_pymc, validate
+from shardmc.model import from_pymc, validate
 from shardmc.model.precision import double_precision
 
 pm = pytest.importorskip("pymc")
@@ -239,7 +239,7 @@ class TestRows:
         np.testing.assert_allclose(by_name, in_order)
         one = from_pymc(mixture(), "y")
         assert one.bind(Y).log_likelihood(one.bind(Y).initial, Y).shape == (N,)
-        assert columns_used(recipe, {"id": G, "y": Y, "x": X}) == ["y", "x"]
+        assert recipe.columns_used({"id": G, "y": Y, "x": X}) == ["y", "x"]
 
     def test_the_same_structure_gives_the_same_model(self, built):
         recipe = built["linear"][1]

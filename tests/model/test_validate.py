@@ -75,7 +75,7 @@ BAD_LIKELIHOODS = {
     "parameter name": (lambda p, r: r["y"] * p["bata"], "reads parameter 'bata', .* There are: beta"),
     "raises": (lambda p, r: r["y"].nonsense, "log_likelihood raised AttributeError"),
     "numpy": (lambda p, r: np.log(np.asarray(r["y"])) * p["beta"][0], "use jax.numpy and jax.scipy"),
-    "if": (lambda p, r: r["y"] * (1 if p["beta"][0] > 0 else 2), "decides by `if`"),
+    "if": (lambda p, r: r["y"] * (1 if p["beta"][0] > 0 else 2), "uses `if`"),
     "filter": (lambda p, r: r["y"][r["y"] > 0] * p["beta"][0], "selects rows by a condition"),
     "loop": (lambda p, r: r["y"] * jnp.ones(int(r["y"].max())).sum() * p["beta"][0], "for a shape or a loop"),
     "nan": (

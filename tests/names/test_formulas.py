@@ -123,13 +123,13 @@ def test_labels_that_would_be_alike_are_quoted():
 @pytest.mark.parametrize(
     ("formula", "columns", "message"),
     [
-        ("y ~ x + `1`", {"1": None}, "column called '1' cannot be told from the intercept"),
-        ("y ~ .", {"1": None}, "column called '1' cannot be told from the intercept"),
+        ("y ~ x + `1`", {"1": None}, "column called '1' looks like the intercept"),
+        ("y ~ .", {"1": None}, "column called '1' looks like the intercept"),
         ("y ~ .", {"": None}, "cannot name the column ''"),
         ("y ~ C + C(g)", {"C": None}, "calls 'C' and reads a column of that name"),
         ("y ~ np + np.exp(x)", {"np": None}, "calls 'np' and reads a column of that name"),
-        ("y ~ np.exp(`class`)", {"class": None}, "whose name is a word of Python"),
-        ("y ~ k:g", {"k": np.array(["a", "a]:g[T.b"])[np.arange(ROWS) % 2]}, "reads like a product of terms"),
+        ("y ~ np.exp(`class`)", {"class": None}, "whose name is a Python keyword"),
+        ("y ~ k:g", {"k": np.array(["a", "a]:g[T.b"])[np.arange(ROWS) % 2]}, "looks like a product of terms"),
     ],
 )
 def test_what_cannot_be_told_apart_is_refused(formula, columns, message):

@@ -13,9 +13,8 @@ from shardmc.glm.families import (
     Poisson,
     StudentT,
 )
-from shardmc.glm.predict import predict, predict_file
-from shardmc.glm.predictive_check import posterior_predictive_check
-from shardmc.glm.prior import Prior
+from shardmc.glm.predict import posterior_predictive_check, predict, predict_file
+from shardmc.glm.priors import Prior
 from shardmc.glm.regression import glm
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""A formula worked out over all rows: how they are encoded, scaled and modelled, kept as plain JSON."""
+"""The design of a model from a formula: how rows are encoded, scaled and modelled. It can be stored as JSON."""
 
 from __future__ import annotations
 
@@ -6,36 +6,58 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, TypedDict, cast, final
 
 import numpy as np
 import pyarrow as pa
 
 from shardmc.data.columns import float_type
 from shardmc.errors import RunError
+from shardmc.glm.chunk import Chunk, Kind, as_chunk
 from shardmc.glm.encoder import Encoder
-from shardmc.glm.families import Family, Ordinal, family_from_dict
-from shardmc.glm.prior import Prior
-from shardmc.glm.raw import Frame, Kind, as_frame
+from shardmc.glm.families import Family, family_from_dict
+from shardmc.glm.priors import COEFFICIENTS, Prior
 from shardmc.glm.roles import Roles
 from shardmc.names import quoted_where_taken
 
-LAYOUT = 1
+VERSION = 1
+"""Version of the stored form."""
 KEY = "glm"
-"""Where the design is in a posterior's plan."""
-COEFFICIENTS = "coefficients"
-"""The parameter that holds all coefficients, and the key under which one prior is given for all."""
+"""The key of the design in a posterior's plan."""
 CENTERED = "_centered"
-"""Ending of the location's name where it is that of a row with shifted columns at zero."""
+"""Suffix of the location's name if it belongs to a row with shifted columns at zero."""
+
+
+class StoredScaling(TypedDict):
+    """A `Scaling` as JSON can hold it."""
+
+    means: list[float]
+    sds: list[float]
+    shifts: list[float]
+    response_shift: float
+    response_scale: float
+
+
+class StoredDesign(TypedDict):
+    """A `Design` as JSON can hold it."""
+
+    version: int
+    encoder: dict[str, Any]
+    roles: dict[str, Any]
+    family: dict[str, Any]
+    kinds: dict[str, Kind]
+    scaling: StoredScaling
+    priors: dict[str, str]
+    num_rows: int
 
 
 @final
 @dataclass(frozen=True)
 class Scaling:
-    """What is taken off and divided out of columns before they become float32; it changes no result.
+    """What is subtracted from and divided out of columns before they become float32; it does not change the result.
 
-    A column far from zero compared to its spread (a year, a time stamp) would lose its digits in float32, and make
-    the intercept a difference of large numbers: its mean is taken off.
+    A column far from zero compared to its spread (a year, a time stamp) would lose its digits in float32, and the
+    intercept would be a difference of large numbers. So the mean of such a column is subtracted.
     """
 
     means: np.ndarray  # (column,)
@@ -48,7 +70,7 @@ class Scaling:
     def is_shifted(self) -> bool:
         return bool(self.shifts.any()) or self.response_shift != 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> StoredScaling:
         return {
             "means": self.means.tolist(),
             "sds": self.sds.tolist(),
@@ -58,11 +80,9 @@ class Scaling:
         }
 
     @staticmethod
-    def from_dict(stored: Mapping[str, Any]) -> Scaling:
-        arrays = {name: np.asarray(stored[name], dtype=np.float64) for name in ("means", "sds", "shifts")}
-        return Scaling(
-            **arrays, response_shift=stored["response_shift"], response_scale=stored["response_scale"]
-        )
+    def from_dict(stored: StoredScaling) -> Scaling:
+        means, sds, shifts = (np.asarray(stored[name], np.float64) for name in ("means", "sds", "shifts"))
+        return Scaling(means, sds, shifts, stored["response_shift"], stored["response_scale"])
 
 
 @final
@@ -74,69 +94,67 @@ class Design:
     roles: Roles
     family: Family
     kinds: Mapping[str, Kind]
-    """What each column of response, offset, exposure and trials holds, and those of the predictors."""
+    """What each column holds: those of response, offset, exposure and trials, and those of the predictors."""
     scaling: Scaling
     priors: Mapping[str, Prior]
     num_rows: int
 
     @property
     def has_location(self) -> bool:
-        """Whether there is an intercept, or the cutpoints that stand for it."""
-        return self.encoder.formula.has_intercept or isinstance(self.family, Ordinal)
+        """Whether there is an intercept, or a family's own location such as cutpoints."""
+        return self.encoder.formula.has_intercept or self.family.location_is_auxiliary
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Coefficients, named after the columns of the design matrix; in backticks where the model has that name."""
+        """Coefficients, named after the columns of the design matrix; in backticks if the model uses that name."""
         return quoted_where_taken(self.encoder.names, self._own_names())
 
     def _own_names(self) -> set[str]:
-        """Names that the model's other parameters and their entries have, whether or not they are there."""
+        """Names of all other parameters that the model could have, and of their entries."""
         location = self.family.location
         sampled = (location, location + CENTERED)
-        entries = range(len(self.response_levels or ()))
+        entries = range(len(self.family.levels_of_response or ()))
         cutpoints = {f"{name}[{k}]" for name in sampled for k in entries}
         return {*sampled, *self.family.auxiliaries, COEFFICIENTS, *cutpoints}
-
-    @property
-    def response_levels(self) -> tuple[Any, ...] | None:
-        return self.family.levels if isinstance(self.family, Ordinal) else None
 
     @property
     def columns(self) -> list[str]:
         return list(self.kinds)
 
-    def frame(self, table: pa.Table, kinds: Mapping[str, Kind] | None = None) -> Frame:
-        """Some rows of a table, as expressions and formulas take them."""
-        return as_frame(table, self.kinds if kinds is None else kinds, self.encoder.levels)
+    def chunk(self, table: pa.Table, kinds: Mapping[str, Kind] | None = None) -> Chunk:
+        """Some rows of a table as expressions and formulas take them."""
+        return as_chunk(table, self.kinds if kinds is None else kinds, self.encoder.levels)
 
     def rows(self, table: pa.Table) -> dict[str, np.ndarray]:
         """Some rows of a table as the log-likelihood reads them."""
-        frame = self.frame(table)
+        chunk = self.chunk(table)
         real = float_type()
-        response = self.family.encode(self.roles.explained(frame, self.response_levels, self.family))
+        response = self.family.encode(
+            self.roles.explained(chunk, self.family.levels_of_response, self.family)
+        )
         if self.family.location_scale:
             response = (response - self.scaling.response_shift) / self.scaling.response_scale
         rows = {"response": response if response.dtype.kind == "i" else response.astype(real)}
         if self.names:
-            scaled = (self.encoder.matrix(frame) - self.scaling.shifts) / self.scaling.sds
+            scaled = (self.encoder.matrix(chunk) - self.scaling.shifts) / self.scaling.sds
             rows["design"] = scaled.astype(real)
-        offset = self.roles.offset_values(frame)
+        offset = self.roles.offset_values(chunk)
         if offset is not None and not self.family.location_scale:
             rows["offset"] = offset.astype(real)
-        trials = self.roles.trial_values(frame, len(response))
+        trials = self.roles.trial_values(chunk, len(response))
         if trials is not None:
             rows["trials"] = trials.astype(real)
         return rows
 
     @cached_property
     def label(self) -> str:
-        """A text that differs where the rows would be encoded differently."""
+        """A text that identifies the design: another text, other rows or another model."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> StoredDesign:
         """Plain lists, numbers and texts, as JSON can hold them."""
         return {
-            "layout": LAYOUT,
+            "version": VERSION,
             "encoder": self.encoder.to_dict(),
             "roles": self.roles.to_dict(),
             "family": self.family.to_dict(),
@@ -149,10 +167,12 @@ class Design:
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Design:
         """The design that `to_dict` wrote; nothing in it is executed."""
-        if stored.get("layout") != LAYOUT:
+        if stored.get("version") != VERSION:
             raise RunError(
-                f"The model in the file has layout {stored.get('layout')!r}; this shardmc reads version {LAYOUT}."
+                f"The formula's design in the file has version {stored.get('version')!r}; this shardmc reads version "
+                f"{VERSION}."
             )
+        stored = cast(StoredDesign, stored)
         return Design(
             Encoder.from_dict(stored["encoder"]),
             Roles.from_dict(stored["roles"]),
@@ -165,12 +185,11 @@ class Design:
 
 
 def design_of(posterior: Any) -> Design:
-    """The design of a posterior that `glm` made, also of one that was saved and loaded."""
+    """The design of a posterior that `glm` made, also after it was saved and loaded."""
     stored = posterior.plan.get(KEY)
     if stored is None:
         raise RunError(
-            "The posterior is of a model without a formula, so that new rows cannot be predicted from columns: give "
-            "what to predict, posterior.predict(rows, function=lambda params, rows: ...), or work it out from "
-            "posterior.draws."
+            "The posterior belongs to a model without a formula, so its columns say nothing about new rows. Give a "
+            "function, as in posterior.predict(rows, function=lambda params, rows: ...), or use posterior.draws."
         )
     return Design.from_dict(stored)

@@ -1,4 +1,4 @@
-"""The design matrix of some rows, by a formula whose levels, knots and scales are known from all rows."""
+"""The design matrix of some rows, from a formula whose levels, knots and scales are known from all rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from formulaic.errors import DataMismatchWarning, FormulaicError
 from formulaic.parser.types import Factor
 
 from shardmc.errors import DataError, ModelError
+from shardmc.glm.chunk import Chunk, Kind, Level, refuse_level
 from shardmc.glm.formula import Formula, is_intercept
-from shardmc.glm.raw import Frame, Kind, Level, refuse_level
 from shardmc.names import quoted_where_taken
 
 
@@ -25,8 +25,8 @@ from shardmc.names import quoted_where_taken
 class Encoder:
     """Turns rows into the numbers that coefficients multiply.
 
-    Everything that depends on all rows is here as plain numbers and texts, so that pieces of a table, and new rows
-    years later, are encoded alike.
+    It holds everything that depends on all rows as plain numbers and texts. So every piece of a table is encoded in
+    the same way, and so are new rows years later.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Encoder:
     categories
         Levels of each factor C(...).
     states
-        What each transform, such as scale(x) or bs(x, df=4), knows of all rows: mean and scale, knots and bounds.
+        What each transform, such as scale(x) or bs(x, df=4), must know of all rows: mean and scale, knots and bounds.
     names
         Columns of the design matrix, without the intercept.
     """
@@ -59,10 +59,10 @@ class Encoder:
         levels: Mapping[str, Sequence[Level]],
         categories: Mapping[str, Sequence[Level]],
         states: Mapping[str, Mapping[str, Any]],
-        sample: Frame,
+        sample: Chunk,
         num_rows: int,
     ) -> Encoder:
-        """An encoder that learns what is left to learn (knots, polynomials) from a sample of the rows."""
+        """An encoder that learns the rest (knots, polynomials) from a sample of the rows."""
         blank = Encoder(formula, kinds, levels, categories, states, ())
         _, spec = blank._materialize(blank._new_spec(), sample)
         known = {
@@ -77,13 +77,13 @@ class Encoder:
             )
         return Encoder(formula, kinds, levels, categories, known, names)
 
-    def matrix(self, frame: Frame) -> np.ndarray:
+    def matrix(self, chunk: Chunk) -> np.ndarray:
         """The design matrix (row, column) in float64, without the intercept."""
-        self._refuse_new_levels(frame)
+        self._refuse_new_levels(chunk)
         if not self.names:
-            return np.empty((_length(frame), 0))
+            return np.empty((_length(chunk), 0))
         spec = self._specs[0] if self._specs else self._new_spec()
-        matrix, spec = self._materialize(spec, frame)
+        matrix, spec = self._materialize(spec, chunk)
         if not self._specs:
             found = _names(spec)
             if found != self.names:
@@ -107,7 +107,7 @@ class Encoder:
 
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Encoder:
-        """The encoder that `to_dict` wrote; its formula is checked as if it were new."""
+        """The encoder that `to_dict` wrote; its formula is checked like a new one."""
         formula = Formula(stored["formula"])
         formula.check_columns({**dict.fromkeys(formula.response.columns, "number"), **stored["kinds"]})
         return Encoder(
@@ -131,8 +131,8 @@ class Encoder:
             },
         )
 
-    def _materialize(self, spec: ModelSpec, frame: Frame) -> tuple[np.ndarray, ModelSpec]:
-        table = pd.DataFrame(frame, index=pd.RangeIndex(_length(frame)), copy=False)
+    def _materialize(self, spec: ModelSpec, chunk: Chunk) -> tuple[np.ndarray, ModelSpec]:
+        table = pd.DataFrame(chunk, index=pd.RangeIndex(_length(chunk)), copy=False)
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("error", DataMismatchWarning)
@@ -142,20 +142,20 @@ class Encoder:
         assert made.model_spec is not None
         return np.asarray(made, dtype=np.float64), made.model_spec
 
-    def _refuse_new_levels(self, frame: Frame) -> None:
-        """Texts were checked when they became levels; here come numbers and expressions inside C(...)."""
+    def _refuse_new_levels(self, chunk: Chunk) -> None:
+        """Refuse new levels of numbers and expressions in C(...); texts were checked when they became levels."""
         for name, known in self.categories.items():
             expression = self.formula.expressions[name]
             if expression.levels is None and expression.category_column in self.levels:
                 continue
-            values = pd.Series(expression.values(frame, expression.category))
+            values = pd.Series(expression.values(chunk, expression.category))
             new = ~values.isin(list(known))
             if new.any():
                 refuse_level(name, values[new].tolist(), known)
 
 
 def _names(spec: ModelSpec) -> tuple[str, ...]:
-    """Names of the columns without the intercept; a column of the table is quoted where another term has its name."""
+    """Names of the columns without the intercept. A column of the table is quoted if another term has its name."""
     parts = [part for part in spec.structure or () if not is_intercept(part.term)]
     others = [str(name) for part in parts if not _is_column(part) for name in part.columns]
     names: list[str] = []
@@ -166,41 +166,39 @@ def _names(spec: ModelSpec) -> tuple[str, ...]:
 
 
 def _is_column(part: Any) -> bool:
-    """Whether a term is a column of numbers as it is."""
-    factors = part.term.factors
-    return (
-        len(factors) == 1 and factors[0].eval_method.value == "lookup" and part.columns == [factors[0].expr]
-    )
+    """Whether a term is an untransformed column of numbers."""
+    first, *others = part.term.factors
+    return not others and first.eval_method is Factor.EvalMethod.LOOKUP and part.columns == [first.expr]
 
 
 def _refuse_levels_like_terms(spec: ModelSpec, levels: Mapping[str, Sequence[Level]]) -> None:
-    """Levels from which interactions would get names that are not theirs alone: formulaic would drop a column."""
+    """Refuse levels that would give two columns of an interaction the same name: formulaic would drop one."""
     products = any(len(term.factors) > 1 for term in spec.formula)
     for name, found in levels.items() if products else ():
         bad = [level for level in found if "]:" in str(level)]
         if bad:
             raise ModelError(
-                f"The level {bad[0]!r} of {name!r} reads like a product of terms, and the formula has products: rename "
-                "the level."
+                f"The level {bad[0]!r} of {name!r} looks like a product of terms, and the formula has products: "
+                "rename the level."
             )
 
 
-def _length(frame: Frame) -> int:
-    return len(next(iter(frame.values()))) if frame else 0
+def _length(chunk: Chunk) -> int:
+    return len(next(iter(chunk.values()))) if chunk else 0
 
 
 def _explained(error: Exception) -> DataError | ModelError:
     text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     if "beyond upper and/or lower bounds" in text:
         return DataError(
-            "Some rows lie beyond the range of a spline's column as the model saw it; say what to do with such rows in "
-            "the formula, as in bs(x, df=5, extrapolation='clip') or 'extend', and fit again."
+            "Some rows lie outside the range that a spline's column had in the fit; write in the formula what to do "
+            "with such rows, as in bs(x, df=5, extrapolation='clip') or 'extend', and fit again."
         )
-    return ModelError(f"The formula cannot be worked out on these rows: {text}.")
+    return ModelError(f"The formula cannot be computed on these rows: {text}.")
 
 
 def _scaled(state: Mapping[str, Any], num_rows: int, sampled: int) -> dict[str, Any]:
-    """A state learned from a sample as it would be of all rows: sums of squares grow with the number of rows."""
+    """The state for all rows from that of a sample: sums of squares grow with the number of rows."""
     known = dict(state)
     if "norms2" in known:
         known["norms2"] = {k: v * num_rows / sampled for k, v in known["norms2"].items()}
@@ -216,7 +214,7 @@ def _plain(value: Any) -> Any:
 
 
 def _restored(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON cannot hold: numbers as keys, and matrices."""
+    """Restore what JSON cannot hold: numbers as keys, and matrices."""
     restored = {
         key: {int(k): v for k, v in value.items()} if key in ("alpha", "norms2") else value
         for key, value in state.items()

@@ -1,4 +1,4 @@
-"""A formula taken apart: response, terms, and what must be known of all rows before any of them can be used."""
+"""A parsed formula: response, terms, and the expressions in them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, final
 from formulaic import Formula as ParsedFormula
 from formulaic import SimpleFormula
 from formulaic.errors import FormulaicError
+from formulaic.parser.types import Factor, Term
 
 from shardmc.errors import ModelError
 from shardmc.glm.expression import (
@@ -22,7 +23,7 @@ from shardmc.glm.expression import (
 )
 
 _LONGEST = 100_000  # characters of a formula
-_ONE = "A column called '1' cannot be told from the intercept in a formula: rename it, for example to 'x1'."
+_ONE = "In a formula, a column called '1' looks like the intercept: rename it, for example to 'x1'."
 
 
 @final
@@ -48,19 +49,18 @@ class Formula:
 
     @staticmethod
     def parse(text: str, columns: Sequence[str], taken: Sequence[str] = ()) -> Formula:
-        """Read a formula; `.` stands for all columns except the response and those `taken` by something else."""
+        """Parse a formula; `.` means all columns except the response and those `taken` by something else."""
         formula = Formula(_expanded(text, columns, taken))
-        _ = formula.response, formula.expressions  # what is not allowed is refused here
+        _ = formula.response, formula.expressions  # parse, so that mistakes are refused now
         return formula
 
     def refuse_functions(self, columns: Sequence[str]) -> None:
-        """Refuse columns that have the name of a function which the formula calls: only one of them can be meant."""
+        """Refuse columns with the name of a function that the formula calls: the name could mean either."""
         called = {f for e in (self.response, *self.expressions.values()) for f in e.functions}
         for name in columns:
             if name in called:
                 raise ModelError(
-                    f"The formula calls {name!r} and reads a column of that name, which cannot be told apart: rename "
-                    "the column."
+                    f"The formula calls {name!r} and also reads a column of that name: rename the column."
                 )
 
     @cached_property
@@ -75,8 +75,8 @@ class Formula:
             )
         if not isinstance(right, SimpleFormula) or not isinstance(left, SimpleFormula):
             raise ModelError(
-                f"The formula {self.text!r} has several parts (a `|`, or more than one `~`); group-level terms are not "
-                "among the models here: write them as a NumPyro model."
+                f"The formula {self.text!r} has several parts (a `|`, or more than one `~`). Formulas here have no "
+                "group-level terms: write such a model in NumPyro."
             )
         return left, right
 
@@ -101,9 +101,13 @@ class Formula:
 
     @cached_property
     def expressions(self) -> Mapping[str, Expression]:
-        """The different factors of the predictors' terms, by the name that formulaic gives them."""
+        """The different factors of the predictors' terms, by formulaic's name."""
         factors = [factor for term in self.predictors for factor in term.factors]
-        return {f.expr: parse_expression(_source(f)) for f in factors if f.eval_method.value != "literal"}
+        return {
+            f.expr: parse_expression(_source(f))
+            for f in factors
+            if f.eval_method is not Factor.EvalMethod.LITERAL
+        }
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -118,16 +122,16 @@ class Formula:
             check_columns(expression, available)
 
 
-def is_intercept(term: Any) -> bool:
+def is_intercept(term: Term) -> bool:
     """Whether a term is the constant 1, and not a column of any name."""
-    return all(factor.eval_method.value == "literal" for factor in term.factors)
+    return all(factor.eval_method is Factor.EvalMethod.LITERAL for factor in term.factors)
 
 
 def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise ModelError(
-            f"A formula must be text such as 'y ~ x1 + x2'; {type(text).__name__} of "
-            f"{len(text) if isinstance(text, str) else 'another kind'} was given."
+            f"A formula must be text such as 'y ~ x1 + x2' of at most {_LONGEST} characters; {type(text).__name__} "
+            f"{f'of {len(text)} characters ' if isinstance(text, str) else ''}was given."
         )
     try:
         return ParsedFormula.from_spec(text, context=context)
@@ -137,13 +141,13 @@ def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
         raise ModelError(f"The formula {text!r} is not understood: {reason}.") from None
 
 
-def _source(factor: Any) -> str:
-    """A factor as an expression: a column that is looked up is quoted, so that any name will do."""
-    return quoted(factor.expr) if factor.eval_method.value == "lookup" else factor.expr
+def _source(factor: Factor) -> str:
+    """A factor as an expression. A column is quoted, so that any name is possible."""
+    return quoted(factor.expr) if factor.eval_method is Factor.EvalMethod.LOOKUP else factor.expr
 
 
 def _expanded(text: str, columns: Sequence[str], taken: Sequence[str]) -> str:
-    """The formula with `.` written out."""
+    """The formula with `.` replaced by its columns."""
     left, tilde, right = text.partition("~") if isinstance(text, str) else (text, "", "")
     if not tilde or not re.search(r"(?<![\w.])\.(?![\w.])", right):
         return text
@@ -153,8 +157,9 @@ def _expanded(text: str, columns: Sequence[str], taken: Sequence[str]) -> str:
             raise ModelError(_ONE)
         if not name or "`" in name:
             raise ModelError(
-                f"A formula cannot name the column {name!r}, which `.` stands for: rename it, or write the columns out."
+                f"A formula cannot name the column {name!r}, which `.` includes: rename it, or write out the columns."
             )
+    # The key is formulaic's: its error about `.` without a table says to pass the columns so.
     parsed = _parse(text, {"__formulaic_variables_available__": free})
     if not isinstance(getattr(parsed, "rhs", None), SimpleFormula):
         return text
@@ -162,6 +167,7 @@ def _expanded(text: str, columns: Sequence[str], taken: Sequence[str]) -> str:
     return f"{left.strip()} ~ {' + '.join(terms if '1' in terms else ['0', *terms])}"
 
 
-def _quoted(factor: Any) -> str:
-    """A factor as it can stand in a formula."""
-    return "{" + factor.expr + "}" if factor.eval_method.value == "python" else _source(factor)
+def _quoted(factor: Factor) -> str:
+    """A factor as a formula needs it."""
+    is_code = factor.eval_method is Factor.EvalMethod.PYTHON
+    return "{" + factor.expr + "}" if is_code else _source(factor)

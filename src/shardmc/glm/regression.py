@@ -127,9 +127,11 @@ def _built(asked: _Asked) -> Model:
 
 def _start(prepared: Prepared) -> dict[str, Any]:
     """Where to look for the mode first: the null model, whatever the user's priors."""
-    design, seen = prepared.design, prepared.seen
-    start: dict[str, Any] = {name: prior.middle for name, prior in design.family.default_priors(seen).items()}
-    start |= design.family.start(seen)
+    design, response = prepared.design, prepared.response
+    start: dict[str, Any] = {
+        name: prior.middle for name, prior in design.family.default_priors(response).items()
+    }
+    start |= design.family.start(response)
     location = design.family.location
     if not design.has_location:
         start.pop(location, None)

@@ -1,4 +1,4 @@
-"""What the columns outside the predictors do: response, offset, exposure, trials."""
+"""The columns besides the predictors: response, offset, exposure, trials."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 
 from shardmc.errors import DataError, ModelError, OptionError
+from shardmc.glm.chunk import Chunk, Kind, refuse_level
 from shardmc.glm.expression import Expression, check_columns, parse_expression, quoted
-from shardmc.glm.families import Family, Ordinal
-from shardmc.glm.raw import Frame, Kind, refuse_level
+from shardmc.glm.families import Family, families_with
 
 
 @final
 @dataclass(frozen=True)
 class Roles:
-    """Expressions for the response and what goes with it."""
+    """The expressions of the response and of what belongs to it."""
 
     response: Expression
     offset: Expression | None = None
@@ -29,10 +29,10 @@ class Roles:
     def of(
         response: Expression, family: Family, columns: Sequence[str], offset: Any, exposure: Any, trials: Any
     ) -> Roles:
-        """From what the user gave: names of columns, expressions, or for trials a number."""
+        """From the user's options: names of columns, expressions, or a number of trials."""
         if exposure is not None and not family.takes_exposure:
             raise OptionError(
-                "exposure belongs to families with a log link (poisson, negative_binomial, gamma), not to "
+                f"exposure belongs to families with a log link ({families_with('takes_exposure')}), not to "
                 f"{family.name!r}."
             )
         if family.takes_trials and trials is None:
@@ -40,7 +40,9 @@ class Roles:
                 f"Family {family.name!r} needs the number of trials: give trials= a column's name or a whole number."
             )
         if trials is not None and not family.takes_trials:
-            raise OptionError(f"trials belongs to family 'binomial', not to {family.name!r}.")
+            raise OptionError(
+                f"trials belongs to family {families_with('takes_trials')}, not to {family.name!r}."
+            )
         if isinstance(trials, int | np.integer) and trials < 1:
             raise OptionError(
                 f"trials must be a positive whole number or a column's name; {trials!r} was given."
@@ -54,27 +56,27 @@ class Roles:
         )
 
     @property
-    def beside(self) -> dict[str, Expression]:
-        """Those that new rows must have as well."""
+    def besides_response(self) -> dict[str, Expression]:
+        """Offset, exposure and trials, which new rows must have too, by name."""
         named = {"offset": self.offset, "exposure": self.exposure, "trials": self.trials}
         return {name: given for name, given in named.items() if isinstance(given, Expression)}
 
     @property
     def columns(self) -> tuple[str, ...]:
-        every = (self.response, *self.beside.values())
+        every = (self.response, *self.besides_response.values())
         return tuple(dict.fromkeys(name for expression in every for name in expression.columns))
 
     def check_columns(self, kinds: Mapping[str, Kind]) -> None:
-        for role, expression in self.beside.items():
+        for role, expression in self.besides_response.items():
             check_columns(expression, kinds)
             name = expression.column or expression.text
             if kinds.get(name) == "text":
                 raise DataError(f"{role} column {name!r} holds text; numbers are needed.")
 
-    def response_values(self, frame: Frame, levels: Sequence[Any] | None) -> np.ndarray:
-        """The response as numbers; that of an ordinal family as the numbers of its levels."""
+    def response_values(self, chunk: Chunk, levels: Sequence[Any] | None) -> np.ndarray:
+        """The response as numbers; with levels, the number of each row's level."""
         expression = self.response
-        values = expression.values(frame, expression.category)
+        values = expression.values(chunk, expression.category)
         if levels is not None:
             codes = pd.Index(list(levels)).get_indexer(pd.Index(values))
             if (codes < 0).any():
@@ -88,45 +90,45 @@ class Roles:
             )
         return values.astype(np.float64)
 
-    def explained(self, frame: Frame, levels: Sequence[Any] | None, family: Family) -> np.ndarray:
-        """What the predictors have to explain: the response, less the offset where both are in the same units."""
-        response = self.response_values(frame, levels)
-        offset = self.offset_values(frame) if family.location_scale else None
+    def explained(self, chunk: Chunk, levels: Sequence[Any] | None, family: Family) -> np.ndarray:
+        """What the predictors must explain: the response, less the offset if both have the same units."""
+        response = self.response_values(chunk, levels)
+        offset = self.offset_values(chunk) if family.location_scale else None
         return response if offset is None else response - offset
 
-    def offset_values(self, frame: Frame) -> np.ndarray | None:
-        """What is added to the linear predictor: the offset, and the logarithm of the exposure."""
-        total = None if self.offset is None else self.offset.values(frame).astype(np.float64)
+    def offset_values(self, chunk: Chunk) -> np.ndarray | None:
+        """The term added to the linear predictor: the offset plus the logarithm of the exposure."""
+        total = None if self.offset is None else self.offset.values(chunk).astype(np.float64)
         if self.exposure is None:
             return total
         with np.errstate(all="ignore"):
-            log_exposure = np.log(self.exposure.values(frame).astype(np.float64))
+            log_exposure = np.log(self.exposure.values(chunk).astype(np.float64))
         return log_exposure if total is None else total + log_exposure
 
-    def trial_values(self, frame: Frame, count: int) -> np.ndarray | None:
+    def trial_values(self, chunk: Chunk, count: int) -> np.ndarray | None:
         """Number of trials of each row."""
         if self.trials is None:
             return None
         if isinstance(self.trials, int):
             return np.full(count, float(self.trials))
-        return self.trials.values(frame).astype(np.float64)
+        return self.trials.values(chunk).astype(np.float64)
 
-    def refuse(self, frame: Frame, count: int) -> None:
-        """Refuse exposures, offsets and trials that cannot be, by how many of these rows have them."""
+    def refuse(self, chunk: Chunk, count: int) -> None:
+        """Refuse impossible exposures, offsets and trials, with the number of rows that have them."""
         if self.exposure is not None:
-            exposure = self.exposure.values(frame).astype(np.float64)
+            exposure = self.exposure.values(chunk).astype(np.float64)
             bad = ~(exposure > 0) | np.isinf(exposure)
             if bad.any():
                 raise DataError(
                     f"The exposure {self.exposure.text!r} must be positive, but it is {exposure[bad][0]:g} in "
                     f"{int(bad.sum())} rows; drop those rows: nothing was at risk in them."
                 )
-        if self.offset is not None and not np.isfinite(self.offset.values(frame).astype(np.float64)).all():
+        if self.offset is not None and not np.isfinite(self.offset.values(chunk).astype(np.float64)).all():
             raise DataError(
-                f"The offset {self.offset.text!r} is not finite in some rows; use exposure= for what enters as a "
-                "logarithm, and drop rows where it is zero."
+                f"The offset {self.offset.text!r} is not finite in some rows; if it is a "
+                "logarithm, give exposure= instead, and drop rows where that is zero."
             )
-        trials = self.trial_values(frame, count)
+        trials = self.trial_values(chunk, count)
         if trials is not None and not ((trials >= 1) & (trials == np.floor(trials))).all():
             bad = trials[~((trials >= 1) & (trials == np.floor(trials)))]
             raise DataError(
@@ -135,7 +137,7 @@ class Roles:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        texts = {role: expression.text for role, expression in self.beside.items()}
+        texts = {role: expression.text for role, expression in self.besides_response.items()}
         return {"response": self.response.text, "trials": self.trials} | texts
 
     @staticmethod
@@ -152,16 +154,16 @@ class Roles:
 def declared_levels(
     family: Family, response: Expression, kinds: Mapping[str, Kind], ordered: Mapping[str, Sequence[str]]
 ) -> Sequence[Any] | None:
-    """Levels of an ordinal response that are known before rows are read; None where the numbers themselves tell."""
-    if not isinstance(family, Ordinal):
+    """Levels of a response that are known before rows are read; None if the response is numbers."""
+    if not family.takes_levels:
         if response.category is not None:
             raise ModelError(
-                f"The response {response.text!r} is a category; only family 'ordinal' takes one. For two outcomes take "
-                f"'bernoulli' and write which is a success, as in I({response.category} == ...)."
+                f"The response {response.text!r} is a category; only family {families_with('takes_levels')} takes one. "
+                f"For two outcomes take 'bernoulli' and write which is a success, as in I({response.category} == ...)."
             )
         return None
-    if family.levels:
-        return family.levels
+    if family.levels_of_response:
+        return family.levels_of_response
     if response.levels is not None:
         return response.levels
     name = response.category_column or response.column or response.text
@@ -183,7 +185,7 @@ def _expression(role: str, given: Any, columns: Sequence[str] = ()) -> Expressio
             f"{role} must be the name of a column, or an expression of columns such as 'np.log(months)'; "
             f"{type(given).__name__} was given."
         )
-    # The name of a column may be anything, also what looks like arithmetic.
+    # The name of a column may look like arithmetic.
     expression = parse_expression(quoted(given) if given in columns else given)
     if expression.transforms or expression.category is not None:
         raise ModelError(f"{role} {given!r} must be a column or an elementwise expression of columns.")

@@ -1,4 +1,4 @@
-"""A named parameter: its shape, its support, and the bijection between the support and the real numbers."""
+"""A named parameter: its shape, its support, the bijection to the real numbers, and its free entries."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError, unknown
-from shardmc.model.free import FreeEntries
 from shardmc.names import clash
+
+if TYPE_CHECKING:
+    from numpyro.distributions.constraints import Constraint
+    from numpyro.distributions.transforms import Transform
+
+Kind = Literal["all", "simplex", "zero_sum", "symmetric", "lower", "correlation", "corr_cholesky", "opaque"]
+"""How the entries of a value depend on each other."""
 
 SUPPORTS: dict[str, tuple[str, int]] = {
     "real": ("real", 0),
@@ -30,7 +36,7 @@ SUPPORTS: dict[str, tuple[str, int]] = {
     "corr_cholesky": ("corr_cholesky", 0),
     "correlation": ("corr_matrix", 0),
 }
-"""Our name of a support -> the name of the constraint in NumPyro, and how many bounds it takes."""
+"""Name of a support -> NumPyro's name of the constraint, and how many bounds it takes."""
 
 
 @final
@@ -60,20 +66,20 @@ class Parameter:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _shape(self.shape))
         if not self.is_real:
-            _ = self.unconstrained_shape  # a shape that does not fit the support is refused here
+            _ = self.unconstrained_shape  # refuses a shape that does not fit the support
 
     @property
     def is_real(self) -> bool:
-        """Whether there is nothing to transform."""
+        """Whether the support is all real numbers, so that nothing is transformed."""
         return isinstance(self.support, str) and self.support == "real"
 
     @cached_property
-    def constraint(self) -> Any:
+    def constraint(self) -> Constraint:
         """The NumPyro constraint that describes the support."""
         return _constraint(self.support)
 
     @cached_property
-    def bijection(self) -> Any:
+    def bijection(self) -> Transform:
         """NumPyro's bijection from the real numbers to the support."""
         from numpyro.distributions import biject_to
 
@@ -87,7 +93,7 @@ class Parameter:
 
     @cached_property
     def unconstrained_shape(self) -> tuple[int, ...]:
-        """Shape of the part of theta that stands for this parameter."""
+        """Shape of this parameter's part of theta."""
         if self.is_real:
             return self.shape
         self._check_event()
@@ -95,17 +101,17 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """How many coordinates of theta it takes."""
+        """Number of its coordinates in theta."""
         return math.prod(self.unconstrained_shape)
 
     @cached_property
     def free(self) -> FreeEntries:
-        """The entries of the natural value that determine all others, in the order of theta where they match."""
+        """The entries of the natural value that determine all others, in the order of theta where the two match."""
         constraint = None if self.is_real else self.constraint
         return FreeEntries.of(constraint, self.shape, self.unconstrained_shape)
 
     def describe(self) -> str:
-        """Shape and support in words that are the same in every session.
+        """Shape and support as text that is the same in every session.
 
         >>> Parameter(2, ("interval", 0, 5)).describe()
         "shape (2,), support ('interval', 0, 5)"
@@ -113,7 +119,7 @@ class Parameter:
         return f"shape {self.shape}, support {_describe_support(self.support)}"
 
     def _check_event(self) -> None:
-        """Refuse a shape whose last axes are not a value of the support."""
+        """Refuse a shape whose last axes cannot hold a value of the support."""
         event_dim = int(self.constraint.event_dim)
         if len(self.shape) < event_dim:
             kind = "a vector" if event_dim == 1 else "a matrix"
@@ -128,8 +134,97 @@ class Parameter:
             )
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class FreeEntries:
+    """The entries of a value that determine the others: a simplex without its last entry, a matrix's lower triangle.
+
+    There are as many as unconstrained coordinates, so that their covariance can be inverted. Where the structure of
+    a support is not known ("opaque"), all entries are taken.
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]  # of the natural value
+    event: tuple[int, ...]  # its last axes, which the structure covers
+    positions: np.ndarray  # (free,) in the flattened event
+
+    @staticmethod
+    def of(constraint: Any, shape: tuple[int, ...], unconstrained_shape: tuple[int, ...]) -> FreeEntries:
+        """The free entries of values of that shape under a NumPyro constraint (None: real)."""
+        if constraint is None:
+            return FreeEntries("all", shape, (), _positions("all", ()))
+        from shardmc.model.numpyro.adapter import structure
+
+        found, event_dim = structure(constraint)
+        kind: Kind = found
+        if found == "all" and math.prod(shape) != math.prod(unconstrained_shape):
+            kind = "opaque"
+        event = shape[len(shape) - event_dim :]
+        return FreeEntries(kind, shape, event, _positions(kind, event))
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        return self.shape[: len(self.shape) - len(self.event)]
+
+    @property
+    def size(self) -> int:
+        """How many entries are free."""
+        return math.prod(self.batch) * len(self.positions)
+
+    def take(self, values: np.ndarray) -> np.ndarray:
+        """Free entries (draw, free) of natural values (draw, *shape)."""
+        flat = values.reshape(len(values), math.prod(self.batch), math.prod(self.event))
+        return flat[:, :, self.positions].reshape(len(values), self.size)
+
+    def complete(self, free: np.ndarray) -> np.ndarray:
+        """Natural values (draw, *shape) from their free entries; NaN where no value has these entries."""
+        draws, batch = len(free), math.prod(self.batch)
+        free = free.reshape(draws, batch, len(self.positions))
+        flat = np.zeros((draws, batch, math.prod(self.event)))
+        flat[:, :, self.positions] = free
+        values = flat.reshape(draws, batch, *self.event)
+        match self.kind:
+            case "simplex":
+                values[..., -1] = 1 - values[..., :-1].sum(-1)
+            case "zero_sum":
+                for axis in range(2, values.ndim):
+                    rest = values.sum(axis=axis)
+                    np.moveaxis(values, axis, -1)[..., -1] = -rest
+            case "symmetric" | "correlation":
+                diagonal = np.arange(self.event[-1])
+                values += np.swapaxes(np.tril(values, -1), -1, -2)
+                if self.kind == "correlation":
+                    values[..., diagonal, diagonal] = 1
+            case "corr_cholesky":
+                diagonal = np.arange(self.event[-1])
+                with np.errstate(invalid="ignore"):
+                    values[..., diagonal, diagonal] = np.sqrt(1 - (values**2).sum(-1))
+            case "all" | "opaque" | "lower":
+                pass
+        return values.reshape(draws, *self.shape)
+
+    def labels(self, name: str) -> list[str]:
+        """Names of the free entries: "sigma", "beta[0]", "cov[1,0]"."""
+        if not self.shape:
+            return [name]
+        batches = list(np.ndindex(*self.batch)) if self.batch else [()]
+        within = [np.unravel_index(p, self.event) if self.event else () for p in self.positions]
+        return [f"{name}[{','.join(str(int(i)) for i in (*b, *w))}]" for b in batches for w in within]
+
+
+def _positions(kind: Kind, event: tuple[int, ...]) -> np.ndarray:
+    """Positions of the free entries in the flattened event, in the order of NumPyro's unconstrained vectors."""
+    if kind in ("all", "opaque"):
+        return np.zeros(1, dtype=int)
+    index = np.arange(math.prod(event)).reshape(event)
+    if kind in ("simplex", "zero_sum"):
+        return index[tuple(slice(n - 1) for n in event)].ravel()
+    below = index[np.tril_indices(event[-1], -1)]
+    return below if kind in ("correlation", "corr_cholesky") else np.concatenate([below, np.diagonal(index)])
+
+
 def as_parameters(given: Mapping[str, Any]) -> dict[str, Parameter]:
-    """The parameters of a model from the short forms a user may write.
+    """The parameters of a model from the short forms that a user may write.
 
     >>> {name: p.describe() for name, p in as_parameters({"beta": 3, "sigma": "positive"}).items()}
     {'beta': "shape (3,), support 'real'", 'sigma': "shape (), support 'positive'"}
@@ -149,7 +244,7 @@ def as_parameters(given: Mapping[str, Any]) -> dict[str, Parameter]:
 def refuse_alike(
     parameters: Mapping[str, Parameter], derived: Mapping[str, tuple[int, ...]] | None = None
 ) -> None:
-    """Refuse names that tables could not tell apart: a number called `a[0]` beside a vector `a`."""
+    """Refuse names that would be equal in a table, such as a number called `a[0]` and a vector `a`."""
     opaque = {name: p.size for name, p in parameters.items() if not p.is_real and p.free.kind == "opaque"}
     found = clash({name: p.shape for name, p in parameters.items()} | dict(derived or {}), opaque)
     if found:
@@ -188,7 +283,7 @@ def _shape(given: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in given)
 
 
-def _constraint(support: Any) -> Any:
+def _constraint(support: Any) -> Constraint:
     from numpyro.distributions import constraints
 
     if isinstance(support, constraints.Constraint):
@@ -207,7 +302,7 @@ def _constraint(support: Any) -> Any:
     if num_bounds == 2 and not np.all(np.asarray(bounds[0]) < np.asarray(bounds[1])):
         raise ModelError(f"Support 'interval' needs low < high; {tuple(bounds)} was given.")
     constraint = getattr(constraints, constraint_name)
-    # Arrays of bounds as JAX arrays: NumPy's of 64 bits cannot be compiled in both precisions.
+    # Arrays of bounds become JAX arrays, because NumPy arrays of 64 bits cannot be compiled in both precisions.
     numbers = [float(b) if np.ndim(b) == 0 else jnp.asarray(b, jnp.result_type(float)) for b in bounds]
     return constraint(*numbers) if num_bounds else constraint
 
@@ -217,7 +312,7 @@ def _example(name: str, num_bounds: int) -> str:
 
 
 def _describe_support(support: Any) -> str:
-    """A support in words: names as they are, constraints by type and content."""
+    """A support as text: names unchanged, constraints by type and content."""
     if isinstance(support, str | tuple):
         return repr(support)
     contents = ", ".join(

@@ -12,24 +12,25 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, primitives
 
-from shardmc.model.linear_algebra import cholesky, solve
+_UNROLLED = 12
+"""Largest matrix size for which the loop over rows is unrolled."""
 
 
 @final
 class Rewritten:
-    """A function that is traced apart, and rewritten, where it would not compile to what it says.
+    """A function that is traced once and rewritten if compiling it as it is could give a wrong result.
 
-    NumPy arrays of 64 bits: as long as some program needs it, JAX remembers into which type of the present precision it
-    has turned such an array, and would take that also in the other precision. So fresh copies go into the program.
+    It replaces three things:
 
-    The smaller or larger of two numbers: JAX takes its derivative from which of them equals the result. XLA may
-    compute a number twice, and not to the last bit the same; then neither equals it, and the derivative is lost. So it
-    is written as a choice between the two. (`jax.scipy.special.betaln`, and with it NumPyro's Beta and beta-binomial,
-    need this.)
+    - NumPy arrays of 64 bits. While a program needs such an array, JAX keeps the type that it converted the array to,
+      and would use it in the other precision too. So each program gets fresh copies.
+    - The minimum or maximum of two numbers. JAX's derivative asks which of them equals the result. XLA may compute a
+      number twice with different rounding, so that neither equals it and the derivative is lost. A choice by
+      comparison does not have this problem. (`jax.scipy.special.betaln` needs this, and with it NumPyro's Beta and
+      beta-binomial.)
+    - Triangular solves and Cholesky factors: see `solve`.
 
-    Triangular solves and Cholesky factors: see `linear_algebra`.
-
-    A function that has none of these, as the first call finds, is simply called.
+    The first call looks for them. A function without any is called as it is.
 
     Examples
     --------
@@ -46,13 +47,13 @@ class Rewritten:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.holds_arrays: bool | None = None  # not known before the first call
+        self.holds_arrays: bool | None = None  # unknown before the first call
         self._has_replacements = False
 
     def __call__(self, *args: Any) -> Any:
         if self.holds_arrays is False and not self._has_replacements:
             return self.function(*args)
-        # Another function each time: what is traced for one is remembered as long as it lives.
+        # A new function each time, because JAX keeps what it traced for a function as long as the function lives.
         closed, shape = jax.make_jaxpr(lambda *args: self.function(*args), return_shape=True)(*args)
         if self.holds_arrays is None:
             self.holds_arrays = any(map(_is_array, closed.consts))
@@ -64,7 +65,7 @@ class Rewritten:
 
 
 def _replay(jaxpr: Jaxpr, consts: Iterable[Any], args: Iterable[Any]) -> list[Any]:
-    """What was traced, computed step by step, with fresh copies of its arrays and with the replacements."""
+    """Compute a traced program step by step, with fresh copies of its arrays and with the replacements."""
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, map(_fresh, consts), strict=True))
     values.update(zip(jaxpr.invars, args, strict=True))
 
@@ -86,19 +87,19 @@ def _results(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
         return [replacement(*values)]
     if any(map(_has_replacement, _called(equation))):
         return _call(equation, values)
-    return _as_it_is(equation, values)
+    return _unchanged(equation, values)
 
 
-def _as_it_is(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+def _unchanged(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
     bound = equation.primitive.get_bind_params(equation.params)
-    # Older versions of JAX give the functions that a primitive calls apart from its parameters.
+    # Older versions of JAX return the functions that a primitive calls separately.
     functions, params = bound if isinstance(bound, tuple) else ((), bound)
     result = equation.primitive.bind(*functions, *values, **params)
     return result if equation.primitive.multiple_results else [result]
 
 
 def _call(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
-    """A step that calls a program in which something is replaced."""
+    """Compute a step that calls a program with replacements inside."""
     params = equation.params
     if equation.primitive is primitives.scan_p:
         consts, carried = params["num_consts"], params["num_carry"]
@@ -116,19 +117,18 @@ def _call(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
         return list(lax.switch(values[0], branches, *values[1:]))
     inner = [value for value in params.values() if isinstance(value, ClosedJaxpr)]
     if len(inner) == 1 and len(inner[0].jaxpr.invars) == len(values):
-        return _replay_closed(
-            inner[0], *values
-        )  # a call: of a compiled function, or one with its own derivative
-    return _as_it_is(equation, values)  # a loop without a fixed length
+        # A call of a compiled function, or of one with its own derivative.
+        return _replay_closed(inner[0], *values)
+    return _unchanged(equation, values)  # a while loop
 
 
 def _has_replacement(jaxpr: Jaxpr) -> bool:
-    """Whether a program has a step that is to be replaced, at any depth."""
+    """Whether a program has a step to replace, at any depth."""
     return any(_replacement(eqn) or any(map(_has_replacement, _called(eqn))) for eqn in jaxpr.eqns)
 
 
 def _called(equation: JaxprEqn) -> list[Jaxpr]:
-    """The programs that a step calls, but for functions with a derivative of their own: those stay as they are."""
+    """The programs that a step calls, except functions with their own derivative that do not call LAPACK."""
     own_derivative = (primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
     found = []
     for value in equation.params.values():
@@ -146,7 +146,7 @@ def _calls_lapack(jaxpr: Jaxpr) -> bool:
 
 
 def _replacement(equation: JaxprEqn) -> Callable[..., jax.Array] | None:
-    """What computes the same as a step of a program, if that step is not safe."""
+    """A safe function in place of a step of a program; None if the step is safe."""
     if not equation.outvars or not jnp.issubdtype(_type_of(equation.outvars[0]), jnp.floating):
         return None
     is_constant = any(isinstance(atom, Literal) for atom in equation.invars)
@@ -182,3 +182,85 @@ def _is_array(value: Any) -> bool:
 
 def _fresh(value: Any) -> Any:
     return np.array(value) if _is_array(value) else value
+
+
+# Linear algebra without LAPACK. On a CPU, XLA runs a batch of LAPACK calls on its thread pool, and the calling thread,
+# which belongs to that pool, waits for them. Once all threads of the pool wait, the program hangs for ever. Independent
+# solves in one program can cause this, and so can two programs at the same time. The matrices of a model are small, so
+# plain arithmetic is as fast, and JAX can differentiate it.
+
+
+def solve(
+    a: jax.Array,
+    b: jax.Array,
+    *,
+    left_side: bool = True,
+    lower: bool = True,
+    transpose_a: bool = False,
+    unit_diagonal: bool = False,
+) -> jax.Array:
+    """The solution x of op(a) x = b, or of x op(a) = b, for triangular matrices a (..., n, n).
+
+    >>> solve(jnp.array([[2.0, 0.0], [1.0, 1.0]]), jnp.array([[2.0], [3.0]])).ravel().tolist()
+    [1.0, 2.0]
+    """
+    if not left_side:
+        turned = solve(
+            a,
+            jnp.swapaxes(b, -1, -2),
+            lower=lower,
+            transpose_a=not transpose_a,
+            unit_diagonal=unit_diagonal,
+        )
+        return jnp.swapaxes(turned, -1, -2)
+    if transpose_a:
+        a, lower = jnp.swapaxes(a, -1, -2), not lower
+    if not lower:  # the same, from the last row up
+        a, b = a[..., ::-1, ::-1], b[..., ::-1, :]
+    count = a.shape[-1]
+    diagonal = jnp.ones(a.shape[:-1], a.dtype) if unit_diagonal else jnp.diagonal(a, axis1=-2, axis2=-1)
+    if count <= _UNROLLED:
+        rows: list[jax.Array] = []
+        for i in range(count):
+            known = sum((a[..., i, j, None] * rows[j] for j in range(i)), jnp.zeros((), b.dtype))
+            rows.append((b[..., i, :] - known) / diagonal[..., i, None])
+        x = jnp.stack(rows, axis=-2)
+    else:
+        below = jnp.tril(a, -1)
+
+        def step(x: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
+            row = jnp.einsum("...j,...jk->...k", below[..., i, :], x)
+            return x.at[..., i, :].set((b[..., i, :] - row) / diagonal[..., i, None]), None
+
+        x, _ = lax.scan(step, jnp.zeros_like(b), jnp.arange(count))
+    return x if lower else x[..., ::-1, :]
+
+
+def cholesky(a: jax.Array) -> jax.Array:
+    """The lower triangular factor of symmetric matrices (..., n, n), or NaN where one is not positive definite.
+
+    >>> cholesky(jnp.array([[4.0, 2.0], [2.0, 5.0]])).tolist()
+    [[2.0, 0.0], [1.0, 2.0]]
+    """
+    count = a.shape[-1]
+    if count <= _UNROLLED:
+        columns: list[jax.Array] = []
+        for j in range(count):
+            rest = a[..., :, j] - sum((c * c[..., j, None] for c in columns), jnp.zeros((), a.dtype))
+            columns.append(_column(rest, j, count))
+        factor = jnp.stack(columns, axis=-1)
+    else:
+
+        def step(factor: jax.Array, j: jax.Array) -> tuple[jax.Array, None]:
+            rest = a[..., :, j] - jnp.einsum("...ij,...j->...i", factor, factor[..., j, :])
+            return factor.at[..., :, j].set(_column(rest, j, count)), None
+
+        factor, _ = lax.scan(step, jnp.zeros_like(a), jnp.arange(count))
+    bad = jnp.isnan(jnp.diagonal(factor, axis1=-2, axis2=-1)).any(axis=-1)
+    return jnp.where(bad[..., None, None], jnp.nan, factor)
+
+
+def _column(rest: jax.Array, j: jax.Array | int, count: int) -> jax.Array:
+    """Column j of a factor, from column j of the matrix less the contribution of earlier columns."""
+    pivot = jnp.take(rest, j, axis=-1)[..., None]
+    return jnp.where(jnp.arange(count) >= j, rest / jnp.sqrt(pivot), 0)

@@ -1,4 +1,4 @@
-"""A model is tried on a few rows before anything heavy is compiled; what is wrong is said in one sentence."""
+"""Try a model on a few rows before anything expensive is compiled, and say what is wrong in one sentence."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError
-from shardmc.model.calling import calling
-from shardmc.model.lookup import Lookup, NotThere
 from shardmc.model.model import Model
 from shardmc.model.parameter import refuse_alike
-from shardmc.model.recipe import Recipe
 from shardmc.model.rows import TwoSamples, num_rows, two_samples
+from shardmc.model.user_functions import MissingEntry, WatchedDict, calling
 
 STEPS = (0.0, 1e-3, 0.1)
 """Distances from the starting point at which rows are compared: data of any scale is finite at one of them."""
@@ -25,8 +23,8 @@ STEPS = (0.0, 1e-3, 0.1)
 def validate(model: Model, rows: Any) -> None:
     """Refuse a model that cannot be fitted, with a sentence that says why.
 
-    Tried are, in this order: shapes (without compiling anything), then values and gradient at the starting
-    point, and whether what a row contributes depends on the other rows.
+    The checks are, in this order: shapes (without compiling anything), values and gradient at the starting point,
+    and whether a row's log-likelihood depends on other rows.
 
     Parameters
     ----------
@@ -48,16 +46,6 @@ def validate(model: Model, rows: Any) -> None:
     samples = two_samples(rows)
     _check_shapes(model, samples)
     _check_values(model, samples)
-
-
-def columns_used(model: Recipe, rows: Mapping[str, Any]) -> list[str]:
-    """The columns of a table that a model reads, so that only those are loaded.
-
-    >>> model = Model(lambda params, rows: -((rows["y"] - params["mu"]) ** 2), None, {"mu": ()})
-    >>> columns_used(model, {"id": np.arange(3), "y": np.zeros(3)})
-    ['y']
-    """
-    return model.columns_used(rows)
 
 
 def _check_shapes(model: Model, samples: TwoSamples) -> None:
@@ -89,18 +77,18 @@ def _check_shapes(model: Model, samples: TwoSamples) -> None:
 def _shape_of(
     function: Callable[..., Any], on_read: Callable[[str], None], params: Any, *rows: Any
 ) -> tuple[Any, bool]:
-    """Shape of what a function returns, and whether its reads of parameters were seen."""
+    """Shape of a function's result, and whether the parameters that it reads could be recorded."""
 
     def watched(params: Any, *rows: Any) -> Any:
-        columns = [Lookup.of(r, "column", lambda _: None) if type(r) is dict else r for r in rows]
-        return function(Lookup.of(params, "parameter", on_read), *columns)
+        columns = [WatchedDict.of(r, "column", lambda _: None) if type(r) is dict else r for r in rows]
+        return function(WatchedDict.of(params, "parameter", on_read), *columns)
 
     try:
         return jax.eval_shape(watched, params, *rows), True
-    except NotThere:
+    except MissingEntry:
         raise
     except Exception:
-        # A function may insist on plain dicts (in_axes of vmap given as a dict); it is asked again with those.
+        # Some functions need plain dicts (for example in_axes of vmap as a dict): try again with those.
         return jax.eval_shape(function, params, *rows), False
 
 
@@ -179,7 +167,7 @@ def _check_values(model: Model, samples: TwoSamples) -> None:
 def _check_start(
     model: Model, samples: TwoSamples, prior: np.ndarray, gradient: np.ndarray, values: np.ndarray
 ) -> None:
-    advice = "Give another starting point (initial=), or look for log(0), 0/0 and overflow in it"
+    advice = "Give another starting point (initial=), or look for log(0), 0/0 and overflow in the function"
     start = _start_in_words(model)
     bad = ~np.isfinite(values)
     if bad.any():
@@ -199,14 +187,14 @@ def _check_start(
 
 
 def _check_independence(together: np.ndarray, apart: np.ndarray) -> None:
-    """Refuse a row's log-likelihood that changes with the rows around it; (step, row) each."""
+    """Refuse a log-likelihood of a row that changes with the rows around it; both are (step, row)."""
     finite = np.isfinite(together) & np.isfinite(apart)
     together, apart = together[finite], apart[finite]
-    # Float32 sums in another order differ by some 1e-6 of their size; a term of another row by far more.
+    # Float32 sums in another order differ by about 1e-6 of their size; the term of another row by far more.
     if (np.abs(together - apart) > 1e-3 * (1 + np.abs(together))).any():
         raise ModelError(
-            "log_likelihood of a row depends on the other rows (a mean, a rank or a neighbour is taken inside the "
-            "model), but shards see different rows: work such quantities out beforehand and make them columns."
+            "log_likelihood of a row depends on the other rows (the model takes a mean, a rank or a neighbour), but "
+            "shards see different rows: compute such quantities beforehand and make them columns."
         )
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 from shardmc.errors import OptionError, unknown
-from shardmc.glm.families.base import Family
 from shardmc.glm.families.binary import Bernoulli, Binomial
+from shardmc.glm.families.continuous import Gamma, Gaussian, StudentT
 from shardmc.glm.families.counts import NegativeBinomial, Poisson
-from shardmc.glm.families.gamma import Gamma
-from shardmc.glm.families.gaussian import Gaussian
+from shardmc.glm.families.family import Family, Moments, ResponseSummary, Statistic
 from shardmc.glm.families.ordinal import Ordinal
-from shardmc.glm.families.response import Moments, Seen
-from shardmc.glm.families.student_t import StudentT
 
 __all__ = [
     "FAMILIES",
@@ -28,8 +25,10 @@ __all__ = [
     "NegativeBinomial",
     "Ordinal",
     "Poisson",
-    "Seen",
+    "ResponseSummary",
+    "Statistic",
     "StudentT",
+    "families_with",
     "family_from_dict",
     "named_family",
 ]
@@ -50,8 +49,17 @@ FAMILIES: tuple[str, ...] = tuple(_KINDS)
 """The families' names."""
 
 
+def families_with(feature: Literal["takes_exposure", "takes_trials", "takes_levels"]) -> str:
+    """Names of the families that have a feature, for messages.
+
+    >>> families_with("takes_exposure")
+    "'poisson', 'negative_binomial', 'gamma'"
+    """
+    return ", ".join(repr(name) for name, kind in _KINDS.items() if getattr(kind, feature))
+
+
 def named_family(given: str | Family) -> Family:
-    """A family by its name, with options in brackets; an instance is returned as it is.
+    """A family by its name, with options in brackets; an instance is returned unchanged.
 
     Examples
     --------

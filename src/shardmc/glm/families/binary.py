@@ -1,7 +1,8 @@
-"""Successes: one trial a row (Bernoulli), or several (binomial), with logit or probit link."""
+"""Successes in one trial per row (Bernoulli) or in several (binomial), with logit or probit link."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -12,9 +13,8 @@ from jax.scipy.special import log_ndtr
 from scipy import special
 
 from shardmc.errors import DataError, unknown
-from shardmc.glm.families.base import Auxiliary, Family
-from shardmc.glm.families.response import Seen
-from shardmc.glm.prior import Prior, rounded
+from shardmc.glm.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
+from shardmc.glm.priors import Prior, rounded
 
 Link = Literal["logit", "probit"]
 _LINKS = ("logit", "probit")
@@ -28,8 +28,13 @@ def _quantile(link: Link, probability: float) -> float:
     return float(special.logit(probability) if link == "logit" else special.ndtri(probability))
 
 
+def _separates(failures: Moments, successes: Moments) -> np.ndarray:
+    """Which predictors have no overlap, except in one common value, between failures and successes."""
+    return (failures.high <= successes.low) | (successes.high <= failures.low)
+
+
 def _binomial_logit(eta: jax.Array, successes: jax.Array, trials: jax.Array) -> jax.Array:
-    """y d - n log(1 + p (e^d - 1)), with p about y / n and d = eta - logit(p); no exponential overflows."""
+    """y d - n log(1 + p (e^d - 1)), with p close to y / n and d = eta - logit(p): no exponential overflows."""
     share = (successes + 0.5) / (trials + 1)
     departure = eta - jnp.log(share) + jnp.log1p(-share)
     above = departure > 0
@@ -43,7 +48,7 @@ def _binomial_logit(eta: jax.Array, successes: jax.Array, trials: jax.Array) -> 
 class Bernoulli(Family):
     """y is 1 with probability p, logit or probit of p is eta.
 
-    Both outcomes mirror each other: with s = (2 y - 1) eta the log-likelihood is -log(1 + e^-s) for logit and
+    The two outcomes are symmetric: with s = (2 y - 1) eta the log-likelihood is -log(1 + e^-s) for logit and
     log Phi(s) for probit.
     """
 
@@ -57,21 +62,49 @@ class Bernoulli(Family):
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
-        return self.log_likelihood_towards((2 * response - 1) * eta)
+        return self._log_probability((2 * response - 1) * eta)
 
-    def log_likelihood_towards(self, eta: jax.Array) -> jax.Array:
-        """Of the outcomes seen, given each row's linear predictor with the sign that favours its own."""
+    def log_likelihood_of_rows(
+        self,
+        linear_predictor: Callable[[jax.Array | None], jax.Array],
+        response: jax.Array,
+        auxiliary: Auxiliary,
+        trials: jax.Array | None,
+    ) -> jax.Array:
+        # The sign goes into the design matrix: once per row, not once per row and point.
+        return self._log_probability(linear_predictor(2 * response - 1))
+
+    def _log_probability(self, signed_eta: jax.Array) -> jax.Array:
+        """Log probability of the outcomes, given s = (2 y - 1) eta."""
         if self.link == "logit":
-            size = jnp.abs(eta)  # -softplus(-eta) with two operations a number fewer
-            return 0.5 * (eta - size) - jnp.log1p(jnp.exp(-size))
-        return log_ndtr(eta)
+            size = jnp.abs(signed_eta)  # -softplus(-s) with two operations fewer per number
+            return 0.5 * (signed_eta - size) - jnp.log1p(jnp.exp(-size))
+        return log_ndtr(signed_eta)
 
-    def refuse(self, seen: Seen) -> None:
-        seen.refuse_not_binary()
-        seen.refuse_constant()
+    def refuse(self, response: ResponseSummary) -> None:
+        found = sorted(response.values or ())
+        if response.values is None or not set(found) <= {0.0, 1.0}:
+            many = f"{len(found) if found else 'very many'} different values"
+            shown = ", ".join(f"{v:g}" for v in found[:3]) + (", ..." if len(found) > 3 else "")
+            raise DataError(
+                f"The response {response.name!r} of family 'bernoulli' must be 0 or 1, but it has {many}"
+                f"{f' ({shown})' if shown else ''}; write which of them is a success, as in "
+                f'"I({response.name} == {found[-1] if found else 1:g}) ~ ...", or take another family.'
+            )
+        response.refuse_constant()
 
-    def default_priors(self, seen: Seen) -> dict[str, Prior]:
-        return {"Intercept": Prior("normal", (rounded(_quantile(self.link, seen.mean)), 2.5))}
+    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        return response == 0, response == 1
+
+    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
+        return _separates(lowest, highest)
+
+    @property
+    def statistics(self) -> dict[str, Statistic]:
+        return {"mean": lambda y: y.mean(axis=1)}
+
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        return {"Intercept": Prior("normal", (rounded(_quantile(self.link, response.mean)), 2.5))}
 
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
         return _probability(self.link, eta)
@@ -87,8 +120,8 @@ class Bernoulli(Family):
 class Binomial(Family):
     """y successes in n trials, logit or probit of their probability is eta.
 
-    Logit: y eta - n log(1 + e^eta), taken relative to the row's own share of successes so that large counts keep
-    their digits. Probit: y log Phi(eta) + (n - y) log Phi(-eta).
+    Logit: y eta - n log(1 + e^eta), relative to the row's own share of successes, so that large counts keep their
+    digits. Probit: y log Phi(eta) + (n - y) log Phi(-eta).
     """
 
     name = "binomial"
@@ -107,20 +140,31 @@ class Binomial(Family):
             return _binomial_logit(eta, response, trials)
         return response * log_ndtr(eta) + (trials - response) * log_ndtr(-eta)
 
-    def refuse(self, seen: Seen) -> None:
-        seen.refuse_fractions(self.name, "give the number of successes, not their share")
-        if seen.above_trials:
+    def refuse(self, response: ResponseSummary) -> None:
+        response.refuse_fractions(self.name, "give the number of successes, not their share")
+        if response.above_trials:
             raise DataError(
-                f"The response {seen.name!r} exceeds the number of trials in {seen.above_trials} rows; "
+                f"The response {response.name!r} exceeds the number of trials in {response.above_trials} rows; "
                 "it must count the successes among them."
             )
-        if seen.mean == 0 or seen.mean * seen.moments.count == seen.trials:
+        if response.mean == 0 or response.mean * response.moments.count == response.trials:
             raise DataError(
-                f"The response {seen.name!r} has only failures or only successes: nothing to explain."
+                f"The response {response.name!r} has only failures or only successes: nothing to explain."
             )
 
-    def default_priors(self, seen: Seen) -> dict[str, Prior]:
-        share = seen.mean * seen.moments.count / seen.trials
+    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        return response == 0, response == trials
+
+    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray | bool:
+        has_both = lowest.count + highest.count < num_rows  # some row has both successes and failures
+        return not has_both and _separates(lowest, highest)
+
+    @property
+    def statistics(self) -> dict[str, Statistic]:
+        return super().statistics | {"share of zeros": share_of(0)}
+
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        share = response.mean * response.moments.count / response.trials
         return {"Intercept": Prior("normal", (rounded(_quantile(self.link, share)), 2.5))}
 
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:

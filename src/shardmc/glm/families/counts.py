@@ -1,4 +1,4 @@
-"""Counts with a log link: Poisson, and the negative binomial for counts that scatter more."""
+"""Counts with a log link: Poisson, and the negative binomial for overdispersed counts."""
 
 from __future__ import annotations
 
@@ -11,44 +11,62 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import DataError
-from shardmc.glm.families.base import Auxiliary, Family
-from shardmc.glm.families.response import Seen
+from shardmc.glm.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
 from shardmc.glm.families.special import stirling_remainder_by_steps, stirling_slope_by_steps
-from shardmc.glm.prior import Prior, rounded
+from shardmc.glm.priors import Prior, rounded
 
 _LARGEST = 700.0  # exp of more overflows float64
-_FARTHEST = 80.0  # and exp of more than this float32
+_FARTHEST = 80.0  # exp of more overflows float32
 
 
 def _departure(eta: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(scale s, d) with exp(eta) = s e^d: s is the count, or 1 for none, so that d is small where the fit is good.
+    """(scale s, d) with exp(eta) = s e^d: s is the count, or 1 for a count of 0, so that d is small for a good fit.
 
-    With the count's own size taken out, what is left in float32 is the departure from a perfect fit, however large
-    the counts are.
+    Without the size of the count, float32 has to hold only the departure from a perfect fit, however large the counts.
     """
     scale = jnp.maximum(count, 1.0)
     return scale, eta - jnp.log(scale)
 
 
-def _refuse(seen: Seen, family: str) -> None:
-    seen.refuse_fractions(
-        family, "for amounts take family 'gamma' or 'gaussian', for rates give the exposure"
-    )
-    if seen.mean == 0:
-        raise DataError(f"The response {seen.name!r} is 0 in every row: there is nothing to explain.")
+class _Counts(Family):
+    """What families of counts share."""
+
+    takes_exposure = True
+
+    def refuse(self, response: ResponseSummary) -> None:
+        response.refuse_fractions(
+            self.name, "for amounts take family 'gamma' or 'gaussian', for rates give the exposure"
+        )
+        if response.mean == 0:
+            raise DataError(f"The response {response.name!r} is 0 in every row: there is nothing to explain.")
+
+    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        return response == 0, response != 0
+
+    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
+        # Counts have no highest value: a predictor separates if it is constant, at an end of its range, where they
+        # are positive.
+        at_end = (highest.low == lowest.low) | (highest.high == lowest.high)
+        return (highest.low == highest.high) & at_end
+
+    @property
+    def statistics(self) -> dict[str, Statistic]:
+        return super().statistics | {"share of zeros": share_of(0)}
+
+    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+        return np.exp(np.minimum(eta, _LARGEST))
 
 
-def _log_rate(seen: Seen) -> float:
-    return float(np.log(seen.mean * seen.moments.count / seen.exposure))
+def _log_rate(response: ResponseSummary) -> float:
+    return float(np.log(response.mean * response.moments.count / response.exposure))
 
 
 @final
 @dataclass(frozen=True)
-class Poisson(Family):
+class Poisson(_Counts):
     """y ~ Poisson(exp(eta)): log-likelihood y eta - exp(eta)."""
 
     name = "poisson"
-    takes_exposure = True
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
@@ -56,14 +74,8 @@ class Poisson(Family):
         scale, departure = _departure(eta, response)
         return response * departure - scale * jnp.expm1(departure)
 
-    def refuse(self, seen: Seen) -> None:
-        _refuse(seen, self.name)
-
-    def default_priors(self, seen: Seen) -> dict[str, Prior]:
-        return {"Intercept": Prior("normal", (rounded(_log_rate(seen)), 2.5))}
-
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        return np.exp(np.minimum(eta, _LARGEST))
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        return {"Intercept": Prior("normal", (rounded(_log_rate(response)), 2.5))}
 
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
@@ -73,11 +85,11 @@ class Poisson(Family):
 
 @jax.custom_jvp
 def _negative_binomial(eta: jax.Array, count: jax.Array, shape: jax.Array) -> jax.Array:
-    """Log-likelihood of counts, less a term of the count alone.
+    """Log-likelihood of counts, up to a term of the count alone.
 
-    With s the count, d = eta - log s and w = s / (shape + s), log(shape + mu) is log(shape + s) + log1p(w (e^d - 1)),
-    and of y d - (y + shape) times that logarithm two terms without cancellation are left. What depends on count and
-    shape alone is Stirling's remainder and a logarithm, both small however large the counts.
+    With s the count, d = eta - log s and w = s / (shape + s), log(shape + mu) is log(shape + s) + log1p(w (e^d - 1)).
+    Then y d - (y + shape) times that logarithm becomes two terms without cancellation. What depends on count and shape
+    alone is Stirling's remainder and a logarithm, both small however large the counts.
     """
     scale, departure = _departure(eta, count)
     excess = jnp.log1p(scale / (shape + scale) * jnp.expm1(departure))
@@ -90,7 +102,7 @@ def _negative_binomial(eta: jax.Array, count: jax.Array, shape: jax.Array) -> ja
 
 @_negative_binomial.defjvp
 def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # Written out, because the derivative that JAX finds of the above takes far longer.
+    # Written out, because the derivative that JAX derives from the above is far slower.
     eta, count, shape = primals
     mean = jnp.exp(eta)
     ratio = (count + shape) / (mean + shape)
@@ -103,14 +115,13 @@ def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[
 
 @final
 @dataclass(frozen=True)
-class NegativeBinomial(Family):
+class NegativeBinomial(_Counts):
     r"""y has mean mu = exp(eta) and variance mu + mu^2 / shape.
 
     Log-likelihood log Gamma(y + shape) - log Gamma(shape) + y log mu - (y + shape) log(shape + mu) + shape log shape.
     """
 
     name = "negative_binomial"
-    takes_exposure = True
 
     @property
     def auxiliaries(self) -> Mapping[str, Any]:
@@ -121,17 +132,11 @@ class NegativeBinomial(Family):
     ) -> jax.Array:
         return _negative_binomial(eta, response, auxiliary["shape"])
 
-    def refuse(self, seen: Seen) -> None:
-        _refuse(seen, self.name)
-
-    def default_priors(self, seen: Seen) -> dict[str, Prior]:
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {
-            "Intercept": Prior("normal", (rounded(_log_rate(seen)), 2.5)),
+            "Intercept": Prior("normal", (rounded(_log_rate(response)), 2.5)),
             "shape": Prior("exponential", (1.0,)),
         }
-
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        return np.exp(np.minimum(eta, _LARGEST))
 
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
@@ -141,7 +146,7 @@ class NegativeBinomial(Family):
 
 
 def _poisson(rng: np.random.Generator, rate: np.ndarray) -> np.ndarray:
-    """Poisson draws; beyond the range of NumPy's, the normal distribution that they then follow."""
+    """Poisson draws; normal ones where the rate is too large for NumPy."""
     small = np.minimum(rate, 1e15)
     return np.where(
         rate > 1e15, np.round(rng.normal(rate, np.sqrt(rate))), rng.poisson(small).astype(np.float64)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import jax
@@ -12,12 +12,12 @@ import numpy as np
 from scipy import special
 
 from shardmc.errors import DataError
-from shardmc.glm.families.base import Auxiliary, Family
-from shardmc.glm.families.response import Seen
+from shardmc.glm.families.family import Auxiliary, Family, ResponseSummary, Statistic, share_of
 from shardmc.glm.families.special import softplus
-from shardmc.glm.prior import Prior
+from shardmc.glm.priors import Prior
+from shardmc.model import Parameter
 
-_BEYOND = 1e4  # a cutpoint so far out that nothing lies beyond it, though finite so that gradients are
+_BEYOND = 1e4  # a cutpoint with nothing beyond it, but finite, so that gradients are finite too
 _MOST_LEVELS = 50
 
 
@@ -26,20 +26,43 @@ _MOST_LEVELS = 50
 class Ordinal(Family):
     """y is one of ordered levels; logit P(y <= level k) = cutpoint_k - eta.
 
-    With a, b the cutpoints above and below less eta, log P = log s(a) + log s(-b) + log(1 - e^(b - a)), s the logistic
-    function. Rows hold the level's number.
+    With a and b the cutpoints above and below, less eta: log P = log s(a) + log s(-b) + log(1 - e^(b - a)), where s is
+    the logistic function. Rows hold the level's number.
     """
 
     name = "ordinal"
+    takes_levels = True
     location = "cutpoint"
+    location_is_auxiliary = True
     levels: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
 
     @property
-    def auxiliaries(self) -> Mapping[str, Any]:
-        return {}
+    def levels_of_response(self) -> tuple[Any, ...]:
+        return self.levels
+
+    def with_levels(
+        self, levels: Sequence[Any] | None, response: ResponseSummary
+    ) -> tuple[Ordinal, ResponseSummary]:
+        if levels is not None:
+            return Ordinal(tuple(levels)), response
+        found = sorted(response.values or ())
+        if response.values is None or response.fractions:
+            raise DataError(
+                f"The response {response.name!r} of family 'ordinal' must have few levels, whole numbers or ordered "
+                "categories; for numbers take family 'gaussian'."
+            )
+        counts = {float(number): response.values[value] for number, value in enumerate(found)}
+        return Ordinal(tuple(int(value) for value in found)), replace(response, values=counts)
+
+    @property
+    def location_support(self) -> Parameter:
+        return Parameter(len(self.levels) - 1, "ordered")
+
+    def move_location(self, location: Any, by: Any) -> Any:
+        return location - by[..., None]
 
     def encode(self, response: np.ndarray) -> np.ndarray:
         return response.astype(np.int32)
@@ -51,41 +74,43 @@ class Ordinal(Family):
         padding = jnp.full((1,), _BEYOND, cutpoints.dtype)
         points = jnp.concatenate([-padding, cutpoints, padding])
         widths = jnp.log1p(-jnp.exp(points[:-1] - points[1:]))
-        # A product with the level's indicator takes entries faster than indexing does when there are many draws.
+        # With many draws, a product with the level's indicator is faster than indexing.
         indicator = jax.nn.one_hot(response, len(self.levels), dtype=eta.dtype)
         above, below, width = (
             jnp.matmul(indicator, v, precision="highest") for v in (points[1:], points[:-1], widths)
         )
         return width - softplus(eta - above) - softplus(below - eta)
 
-    def refuse(self, seen: Seen) -> None:
+    def refuse(self, response: ResponseSummary) -> None:
         if len(self.levels) < 3:
             raise DataError(
-                f"The response {seen.name!r} of family 'ordinal' has {len(self.levels)} levels; it needs three or "
+                f"The response {response.name!r} of family 'ordinal' has {len(self.levels)} levels; it needs three or "
                 "more. For two take family 'bernoulli'."
             )
         if len(self.levels) > _MOST_LEVELS:
             raise DataError(
-                f"The response {seen.name!r} of family 'ordinal' has {len(self.levels)} levels; at most "
+                f"The response {response.name!r} of family 'ordinal' has {len(self.levels)} levels; at most "
                 f"{_MOST_LEVELS} make sense. For numbers take family 'gaussian'."
             )
         empty = [
-            level for number, level in enumerate(self.levels) if not (seen.values or {}).get(float(number))
+            level
+            for number, level in enumerate(self.levels)
+            if not (response.values or {}).get(float(number))
         ]
         if empty:
             raise DataError(
-                f"Level {empty[0]!r} of the response {seen.name!r} occurs in no row; leave it out of the levels."
+                f"Level {empty[0]!r} of the response {response.name!r} occurs in no row; leave it out of the levels."
             )
 
-    def default_priors(self, seen: Seen) -> dict[str, Prior]:
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {"cutpoint": Prior("student_t", (3.0, 0.0, 2.5))}
 
-    def start(self, seen: Seen) -> dict[str, Any]:
-        counts = np.array([(seen.values or {}).get(float(k), 1) for k in range(len(self.levels))], float)
+    def start(self, response: ResponseSummary) -> dict[str, Any]:
+        counts = np.array([(response.values or {}).get(float(k), 1) for k in range(len(self.levels))], float)
         return {"cutpoint": special.logit(np.cumsum(counts)[:-1] / counts.sum())}
 
     def probabilities(self, eta: np.ndarray, cutpoints: np.ndarray) -> np.ndarray:
-        """Probability of every level, (draw, row, level), of eta (draw, row) and cutpoints (draw, cutpoint)."""
+        """Probability of every level, (draw, row, level), for eta (draw, row) and cutpoints (draw, cutpoint)."""
         below = special.expit(cutpoints[:, None, :] - eta[..., None])
         ends = np.zeros((*eta.shape, 1))
         return np.diff(np.concatenate([ends, below, ends + 1], axis=-1), axis=-1)
@@ -98,3 +123,7 @@ class Ordinal(Family):
     ) -> np.ndarray:
         latent = eta + rng.logistic(size=eta.shape)
         return (latent[..., None] > auxiliary["cutpoint"][:, None, :]).sum(axis=-1).astype(np.float64)
+
+    @property
+    def statistics(self) -> dict[str, Statistic]:
+        return {f"share of {level}": share_of(number) for number, level in enumerate(self.levels)}

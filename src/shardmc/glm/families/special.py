@@ -9,9 +9,9 @@ _SERIES_FROM = 4.0  # from here on the asymptotic series is exact to about 1e-8
 
 
 def softplus(x: jax.Array) -> jax.Array:
-    """log(1 + e^x), to the last digits however small it is, without branches that would not be vectorised.
+    """log(1 + e^x), exact to the last digits however small it is, without branches that cannot be vectorised.
 
-    Half of x + |x| and not max(x, 0): so its derivatives are right at zero too, where max and abs have a kink each.
+    It uses half of x + |x| instead of max(x, 0), so that the derivatives are right at zero too.
 
     Examples
     --------
@@ -23,7 +23,7 @@ def softplus(x: jax.Array) -> jax.Array:
 
 
 def stirling_remainder(z: jax.Array) -> jax.Array:
-    r"""What Stirling's formula leaves of log Gamma, for z > 0.
+    r"""The error of Stirling's formula for log Gamma, for z > 0.
 
     S(z) = log Gamma(z) - (z - 1/2) log z + z - log(2 pi) / 2, about 1 / (12 z). Differences of log Gamma lose all
     digits in float32 where z is large; differences of S do not.
@@ -40,7 +40,7 @@ def stirling_remainder(z: jax.Array) -> jax.Array:
 def stirling_remainder_by_steps(z: jax.Array) -> jax.Array:
     """S(z) by three steps of the recursion of Gamma and the series at z + 3, exact to about 3e-7.
 
-    Without a choice between formulas, so that a CPU's vector instructions do it for many rows at once.
+    It does not choose between formulas, so that a CPU computes many rows at once with vector instructions.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def _series(z: jax.Array) -> jax.Array:
 
 
 def log_gamma_half_step(z: jax.Array) -> jax.Array:
-    """log Gamma(z + 1/2) - log Gamma(z) - log(z) / 2, for z > 0: what normalises Student's t.
+    """log Gamma(z + 1/2) - log Gamma(z) - log(z) / 2, for z > 0: the constant of Student's t.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Columns of a table as formulas see them: numbers, or text with its levels."""
+"""Some rows of a table as formulas take them: columns of numbers, or of text with its levels."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Kind = Literal["number", "whole", "flag", "text"]
 """What a column holds: numbers, whole numbers, true or false, text."""
 
 Level = str | int | float | bool
-Frame = dict[str, Any]
-"""Column name -> its entries for some rows: a NumPy array, or a pandas Categorical for text."""
+Chunk = dict[str, np.ndarray | pd.Categorical]
+"""Some rows of a table: column name -> entries; a pandas Categorical for text."""
 
 
 def kind_of(name: str, given: pa.DataType) -> Kind:
-    """What a column of that Arrow type holds; dates, lists and the like are refused.
+    """What a column of that Arrow type holds. Dates, lists and the like are refused.
 
     >>> kind_of("age", pa.int16()), kind_of("region", pa.dictionary(pa.int8(), pa.string()))
     ('whole', 'text')
@@ -46,7 +46,7 @@ def kind_of(name: str, given: pa.DataType) -> Kind:
     raise DataError(f"Column {name!r} holds {given} entries; a formula needs numbers or text.")
 
 
-def look(source: Source, columns: Sequence[str]) -> tuple[dict[str, Kind], dict[str, list[str]]]:
+def column_kinds(source: Source, columns: Sequence[str]) -> tuple[dict[str, Kind], dict[str, list[str]]]:
     """What each column holds, and the declared order of those that are ordered categories."""
     kinds: dict[str, Kind] = {}
     ordered: dict[str, list[str]] = {}
@@ -54,7 +54,7 @@ def look(source: Source, columns: Sequence[str]) -> tuple[dict[str, Kind], dict[
         for name in columns:
             column = table.column(name)
             if name in kinds or pa.types.is_null(column.type):
-                continue  # a piece in which all are missing tells nothing
+                continue  # all entries of this piece are missing
             kinds[name] = kind_of(name, column.type)
             if kinds[name] == "text" and pa.types.is_dictionary(column.type) and column.type.ordered:
                 ordered[name] = column.chunk(0).dictionary.to_pylist()
@@ -65,7 +65,7 @@ def look(source: Source, columns: Sequence[str]) -> tuple[dict[str, Kind], dict[
 
 
 def missing(table: pa.Table, columns: Sequence[str]) -> dict[str, np.ndarray]:
-    """Which entries are missing (null or NaN), (row,) bool, for the columns in which some are."""
+    """Masks (row,) of missing entries (null or NaN), for the columns that have some."""
     found = {}
     for name in columns:
         column = table.column(name)
@@ -79,13 +79,13 @@ def missing(table: pa.Table, columns: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def values(column: pa.ChunkedArray, kind: Kind) -> np.ndarray:
-    """Entries of a column of numbers without missing ones, as int64, float64 or bool."""
+    """Entries of a column of numbers without missing entries, as int64, float64 or bool."""
     target = {"number": np.float64, "whole": np.int64, "flag": np.bool_}[kind]
     return as_numpy(column).astype(target, copy=False)
 
 
 def levels_in(column: pa.ChunkedArray) -> list[str]:
-    """The different texts in a column, in no order."""
+    """The different texts in a column, in no particular order."""
     if pa.types.is_dictionary(column.type):
         encoded = column.combine_chunks()
         chunks = encoded.chunks if isinstance(encoded, pa.ChunkedArray) else [encoded]
@@ -98,7 +98,7 @@ def _used(chunk: pa.DictionaryArray) -> list[str]:
 
 
 def as_levels(name: str, column: pa.ChunkedArray, levels: Sequence[Level]) -> pd.Categorical:
-    """Text as numbers of levels; a text that is no level is refused by name."""
+    """Text as a categorical; a text that is not a level is refused by name."""
     encoded = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(encoded, pa.ChunkedArray):
         encoded = pa.concat_arrays(encoded.chunks)
@@ -115,22 +115,22 @@ def as_levels(name: str, column: pa.ChunkedArray, levels: Sequence[Level]) -> pd
 
 
 def refuse_level(name: str, found: Sequence[Any], levels: Sequence[Level]) -> None:
-    """Raise the sentence about levels that were not there when the model was made; `found` has one per row."""
+    """Raise the error about levels that the fit did not see; `found` has one per row."""
     first = found[0]
     others = len(set(found)) - 1
     more = f" (and {others} more)" if others else ""
     shown = ", ".join(repr(level) for level in levels[:8]) + (", ..." if len(levels) > 8 else "")
     raise DataError(
-        f"{name!r} has the level {first!r}{more} in {len(found)} rows, which no row had when the model was fitted; its "
-        f"levels are {shown}. Drop those rows, or fit the model with rows that have it."
+        f"{name!r} has the level {first!r}{more} in {len(found)} rows, which no row of the fit had; the known levels "
+        f"are {shown}. Drop those rows, or fit the model with rows that have it."
     )
 
 
-def as_frame(
+def as_chunk(
     table: pa.Table, kinds: Mapping[str, Kind], levels: Mapping[str, Sequence[Level]] | None = None
-) -> Frame:
-    """The columns of a table without missing entries, for expressions and formulas."""
-    frame: Frame = {}
+) -> Chunk:
+    """Some rows without missing entries, for expressions and formulas; `levels` of text as given, or else as found."""
+    chunk: Chunk = {}
     for name, kind in kinds.items():
         column = table.column(name)
         here = kind_of(name, column.type) if len(column) else kind
@@ -141,7 +141,7 @@ def as_frame(
             )
         if kind == "text":
             known = sorted(levels_in(column)) if levels is None else levels[name]
-            frame[name] = as_levels(name, column, known)
+            chunk[name] = as_levels(name, column, known)
         else:
-            frame[name] = values(column, here)
-    return frame
+            chunk[name] = values(column, here)
+    return chunk

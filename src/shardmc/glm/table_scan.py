@@ -1,4 +1,4 @@
-"""The first reading of a table: levels, ranges, means and missing entries of everything that a formula names."""
+"""The first pass over a table: levels, ranges, means and missing entries of everything that a formula names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow as pa
 from shardmc.data import Source
 from shardmc.data.reader import spread_positions
 from shardmc.errors import DataError
+from shardmc.glm.chunk import Chunk, Kind, Level, as_chunk, levels_in, missing
 from shardmc.glm.expression import Expression
-from shardmc.glm.families import Family, Moments, Seen
+from shardmc.glm.families import Family, Moments, ResponseSummary
 from shardmc.glm.formula import Formula
-from shardmc.glm.raw import Frame, Kind, Level, as_frame, levels_in, missing
 from shardmc.glm.roles import Roles
 
 SAMPLE = 200_000
-"""Rows from which knots of splines are learned; a table of up to that many rows is its own sample."""
+"""Number of rows from which knots of splines are learned; a smaller table is used whole."""
 
 _MOST_LEVELS = 1000
 _PIECE = 1 << 17
@@ -27,28 +27,28 @@ _PIECE = 1 << 17
 
 @final
 @dataclass
-class Survey:
-    """What one reading of all rows tells."""
+class TableSummary:
+    """What one pass over all rows finds."""
 
     incomplete: int = 0
     """Rows with missing entries."""
     missing: dict[str, int] = field(default_factory=dict)
     levels: dict[str, list[str]] = field(default_factory=dict)
-    """Texts of each column of text: in the order of ordered categories, else sorted."""
+    """Levels of each column of text: in the declared order of an ordered category, else sorted."""
     categories: dict[str, list[Level]] = field(default_factory=dict)
     """Levels of each factor C(...)."""
     ranges: dict[str, Moments] = field(default_factory=dict)
-    """Moments of what each transform is applied to, by the transform's key."""
-    seen: Seen = field(default_factory=lambda: Seen(""))
+    """Moments of the argument of each transform, by the transform's key."""
+    response: ResponseSummary = field(default_factory=lambda: ResponseSummary(""))
     sample: pa.Table | None = None
 
     def states(self, formula: Formula) -> dict[str, dict[str, Any]]:
-        """What the transforms of a formula must know and all rows tell: means, scales, bounds."""
+        """What the transforms of a formula must know of all rows: means, scales, bounds."""
         transforms = (t for expression in formula.expressions.values() for t in expression.transforms)
         return {transform.key: transform.state(self.ranges[transform.key]) for transform in transforms}
 
 
-def survey(
+def scan_table(
     source: Source,
     formula: Formula,
     roles: Roles,
@@ -57,22 +57,22 @@ def survey(
     family: Family,
     ordered: Mapping[str, Sequence[str]],
     response_levels: Sequence[Any] | None,
-) -> Survey:
+) -> TableSummary:
     """Read the columns of a formula once, piece by piece."""
-    result = Survey(seen=Seen(roles.response.text))
+    result = TableSummary(response=ResponseSummary(roles.response.text))
     wanted = spread_positions(source.num_rows, SAMPLE, seed=0)
     texts: dict[str, set[str]] = {name: set() for name, kind in kinds.items() if kind == "text"}
     values: dict[str, set[Level]] = {}
     parts: list[pa.Table] = []
     for start, table in _pieces(source, list(kinds)):
         if _count_missing(table, list(kinds), result):
-            continue  # the numbers are of no use, but missing entries are counted to the end
+            continue  # the fit is refused anyway, but with a count of all missing entries
         for name, found in texts.items():
             found.update(levels_in(table.column(name)))
             _refuse_many(name, found, bare=name in formula.expressions)
-        frame = as_frame(table, kinds)
-        _look_at_response(frame, roles, response_levels, family, result)
-        _look_at_predictors(frame, formula, kinds, values, result)
+        chunk = as_chunk(table, kinds)
+        _scan_response(chunk, roles, response_levels, family, result)
+        _scan_predictors(chunk, formula, kinds, values, result)
         parts.append(table.take(wanted[(wanted >= start) & (wanted < start + len(table))] - start))
     if result.missing:
         raise DataError(_missing_sentence(result, source.num_rows))
@@ -101,8 +101,8 @@ def _pieces(source: Source, columns: list[str]) -> Iterator[tuple[int, pa.Table]
         start += len(table)
 
 
-def _count_missing(table: pa.Table, columns: Sequence[str], result: Survey) -> bool:
-    """Whether entries are missing in this piece or were in one before; they are counted."""
+def _count_missing(table: pa.Table, columns: Sequence[str], result: TableSummary) -> bool:
+    """Count missing entries; whether there are any in this piece or an earlier one."""
     found = missing(table, columns)
     for name, mask in found.items():
         result.missing[name] = result.missing.get(name, 0) + int(mask.sum())
@@ -110,38 +110,42 @@ def _count_missing(table: pa.Table, columns: Sequence[str], result: Survey) -> b
     return bool(result.missing)
 
 
-def _look_at_response(
-    frame: Frame, roles: Roles, levels: Sequence[Any] | None, family: Family, result: Survey
+def _scan_response(
+    chunk: Chunk, roles: Roles, levels: Sequence[Any] | None, family: Family, result: TableSummary
 ) -> None:
-    count = len(next(iter(frame.values())))
-    roles.refuse(frame, count)
-    response = roles.explained(frame, levels, family)
+    count = len(next(iter(chunk.values())))
+    roles.refuse(chunk, count)
+    response = roles.explained(chunk, levels, family)
     bad = ~np.isfinite(response)
     if bad.any():
         raise DataError(
             f"The response {roles.response.text!r} is not finite in {int(bad.sum())} rows or more, such as "
             f"{response[bad][0]}; drop those rows."
         )
-    offset = None if family.location_scale else roles.offset_values(frame)
-    result.seen.add(response, roles.trial_values(frame, count), offset)
+    offset = None if family.location_scale else roles.offset_values(chunk)
+    result.response.add(response, roles.trial_values(chunk, count), offset)
 
 
-def _look_at_predictors(
-    frame: Frame, formula: Formula, kinds: Mapping[str, Kind], values: dict[str, set[Level]], result: Survey
+def _scan_predictors(
+    chunk: Chunk,
+    formula: Formula,
+    kinds: Mapping[str, Kind],
+    values: dict[str, set[Level]],
+    result: TableSummary,
 ) -> None:
-    """Take in levels of categories that are not simply a column's texts, and moments of transforms."""
+    """Collect levels of categories that are not a column of text, and moments for transforms."""
     for name, expression in formula.expressions.items():
-        if expression.category is not None and not is_listed(expression, kinds):
-            found = np.unique(expression.values(frame, expression.category)).tolist()
+        if expression.category is not None and not _is_listed(expression, kinds):
+            found = np.unique(expression.values(chunk, expression.category)).tolist()
             values.setdefault(name, set()).update(found)
             _refuse_many(name, values[name], bare=False)
         for transform in expression.transforms:
-            inner = expression.values(frame, transform.inner).astype(np.float64)
+            inner = expression.values(chunk, transform.inner).astype(np.float64)
             result.ranges.setdefault(transform.key, Moments()).add(inner)
 
 
-def is_listed(expression: Expression, kinds: Mapping[str, Kind]) -> bool:
-    """Whether the levels of a category are known otherwise: listed in the formula, or the texts of a column."""
+def _is_listed(expression: Expression, kinds: Mapping[str, Kind]) -> bool:
+    """Whether a category's levels are listed in the formula or are the texts of a column."""
     return expression.levels is not None or kinds.get(str(expression.category_column)) == "text"
 
 
@@ -162,7 +166,7 @@ def _refuse_many(name: str, found: set[Any], *, bare: bool) -> None:
 
 
 def _refuse_numbers_as_text(name: str, found: Sequence[str]) -> None:
-    """Numbers that became text because some entries are none; levels that are numbers are written C(...)."""
+    """Refuse numbers that became text because some entries are not numbers; C(...) allows numbers as levels."""
     others = [text for text in found if not _is_number(text)]
     if len(found) > 2 and len(others) <= 0.5 * len(found):
         but = f" except {others[0]!r}" if others else ""
@@ -180,7 +184,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _missing_sentence(result: Survey, num_rows: int) -> str:
+def _missing_sentence(result: TableSummary, num_rows: int) -> str:
     pairs = sorted(result.missing.items(), key=lambda pair: -pair[1])
     listed = ", ".join(f"{name!r} ({count})" for name, count in pairs)
     columns = f"Column {listed} has" if len(pairs) == 1 else f"Columns {listed} have"

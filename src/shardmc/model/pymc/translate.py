@@ -1,4 +1,4 @@
-"""PyTensor graphs as JAX functions, without what importing PyTensor's translations does to JAX's precision."""
+"""PyTensor graphs as JAX functions, and PyMC's transforms as NumPyro constraints."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import Transform
 
 from shardmc.errors import ModelError
 
 
 @final
 class Translated:
-    """A PyTensor graph as a function of JAX arrays, known by its content and not by its place in memory.
+    """A PyTensor graph as a function of JAX arrays, identified by its content.
 
-    Shared variables that are no inputs are taken at the values that they have now, or at those in `fixed`.
+    Shared variables that are not inputs keep their present values, or those in `fixed`.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class Translated:
             return list(self._function(*map(jnp.asarray, arrays)))
 
     def __getstate__(self) -> dict[str, Any]:
-        import cloudpickle  # PyMC brings it, and its graphs need it
+        import cloudpickle  # PyMC depends on it; plain pickle cannot handle its graphs
 
         return {"graph": cloudpickle.dumps(self._graph), "fingerprint": self.fingerprint}
 
@@ -47,7 +49,7 @@ class Translated:
 
 
 def roots(*graphs: Any) -> list[Any]:
-    """The variables that graphs begin with, each once: data, values of random variables, constants."""
+    """The variables that graphs start from, each once: data, values of random variables, constants."""
     found, seen, waiting = [], set(), list(graphs)
     while waiting:
         variable = waiting.pop()
@@ -62,7 +64,7 @@ def roots(*graphs: Any) -> list[Any]:
 
 
 def _frozen(inputs: Sequence[Any], outputs: Sequence[Any], fixed: Mapping[Any, np.ndarray]) -> list[Any]:
-    """The graphs with constants in the place of all shared variables but the inputs."""
+    """The graphs with all shared variables except the inputs replaced by constants."""
     from pytensor.compile.sharedvalue import SharedVariable
     from pytensor.graph.replace import clone_replace
     from pytensor.tensor.basic import constant
@@ -83,7 +85,7 @@ def _as_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]
         from pytensor.link.jax.dispatch.basic import jax_funcify
 
         graph = FunctionGraph(inputs=list(inputs), outputs=list(outputs), clone=True)
-        # As PyMC compiles a log density: -inf outside a distribution's parameters, where JAX cannot raise.
+        # As PyMC does for a log density: -inf for invalid parameters, because JAX cannot raise there.
         mode: Any = get_mode("JAX")
         _drop_zero_sum_checks(graph)
         mode.including("local_check_parameter_to_ninf_switch").optimizer.rewrite(graph)
@@ -97,7 +99,7 @@ def _as_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]
 
 
 def _drop_zero_sum_checks(graph: Any) -> None:
-    """ZeroSumNormal asks for a mean within 1e-9 of zero, which float32 cannot keep; the transform sees to it anyway."""
+    """Drop ZeroSumNormal's check that the mean is within 1e-9 of 0: float32 is not that exact, the transform is."""
     from pymc.logprob.utils import CheckParameterValue
 
     for node in graph.toposort():
@@ -107,7 +109,7 @@ def _drop_zero_sum_checks(graph: Any) -> None:
 
 @contextmanager
 def _precision_kept() -> Iterator[None]:
-    """Importing PyTensor's translations sets JAX's precision for the whole process; it is set back."""
+    """Undo what importing PyTensor's JAX functions does: it sets JAX's precision for the whole process."""
     before = jax.config.read("jax_enable_x64")
     try:
         yield
@@ -118,7 +120,7 @@ def _precision_kept() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTensor asks for float64 also where JAX computes in float32, and says which assertions JAX cannot make."""
+    """Silence warnings that PyTensor asks for float64 where JAX uses float32, and that JAX skips assertions."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Explicitly requested dtype", category=UserWarning)
         warnings.filterwarnings("ignore", message="Skipping", category=UserWarning)
@@ -133,8 +135,83 @@ def _content(inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
     digest = hashlib.sha256(" ".join(str(v.name) for v in inputs).encode())
     if outputs:
         digest.update(str(debugprint(list(outputs), file="str", print_type=True)).encode())
-    # What is printed of a large constant is only its ends.
+    # debugprint shows only the ends of a large constant.
     for variable in roots(*outputs):
         if isinstance(variable, Constant) and isinstance(variable.data, np.ndarray):
             digest.update(np.ascontiguousarray(variable.data).tobytes())
     return digest.hexdigest()[:32]
+
+
+# Supports.
+
+
+@final
+class PyMCBijection(Transform):
+    """PyMC's transform of a variable, from the unconstrained to the natural scale."""
+
+    def __init__(
+        self, backward: Translated, forward: Translated, unconstrained_shape: tuple[int, ...]
+    ) -> None:
+        self._backward = backward  # unconstrained -> natural, log Jacobian
+        self._forward = forward  # natural -> unconstrained
+        self._unconstrained_shape = unconstrained_shape
+        self.fingerprint = backward.fingerprint
+
+    def __call__(self, x: Any) -> jax.Array:
+        return self._backward(x)[0]
+
+    def call_with_intermediates(self, x: Any) -> tuple[jax.Array, jax.Array]:
+        natural, log_jacobian = self._backward(x)
+        return natural, log_jacobian
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> jax.Array:
+        return self._backward(x)[1] if intermediates is None else intermediates
+
+    def _inverse(self, y: Any) -> jax.Array:
+        return self._forward(y)[0]
+
+    def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return self._unconstrained_shape
+
+    def tree_flatten(self) -> Any:  # NumPyro requires it
+        return (), ((), vars(self))
+
+
+@final
+class PyMCSupport(constraints.Constraint):
+    """The image of a PyMC transform. Its free entries are those of NumPyro's constraint `like`, if given."""
+
+    def __init__(self, bijection: PyMCBijection, like: Any = None) -> None:
+        self._bijection = bijection
+        self.fingerprint = bijection.fingerprint
+        if like is not None:
+            self.base_constraint = like
+
+    def __call__(self, x: Any) -> jax.Array:
+        inside = jnp.all(jnp.isfinite(self._bijection.inv(x)))
+        like = getattr(self, "base_constraint", None)
+        return inside if like is None else inside & jnp.all(like(x))
+
+    def tree_flatten(self) -> Any:  # NumPyro requires it
+        return (), ((), vars(self))
+
+
+@biject_to.register(PyMCSupport)
+def _bijection_of(support: PyMCSupport) -> PyMCBijection:
+    return support._bijection
+
+
+def similar_constraint(transform: Any) -> Any:
+    """NumPyro's constraint with the same free entries as the values of a PyMC transform; None if all are free.
+
+    Draws are exact also for a transform that is not known here. If it has fewer unconstrained coordinates than
+    entries, its coordinates have numbers instead of names.
+    """
+    from pymc.distributions.transforms import SimplexTransform, ZeroSumTransform
+
+    if isinstance(transform, SimplexTransform):
+        return constraints.simplex
+    if isinstance(transform, ZeroSumTransform):
+        axes = sorted(transform.zerosum_axes)
+        return constraints.zero_sum(len(axes)) if axes == list(range(-len(axes), 0)) else None
+    return None

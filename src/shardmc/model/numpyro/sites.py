@@ -1,8 +1,7 @@
-"""Which sites of a NumPyro model are parameters, rows' likelihoods, parts of the prior, or derived quantities."""
+"""The roles of a NumPyro model's sites: parameters, likelihood of the rows, prior, or derived quantities."""
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,16 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError
-from shardmc.model.calling import calling
 from shardmc.model.parameter import Parameter
-from shardmc.model.row_axis import row_axis
-from shardmc.model.rows import TwoSamples, num_rows
+from shardmc.model.rows import TwoSamples, num_rows, row_axis
+from shardmc.model.user_functions import calling
 
 Run = Callable[[Any], Any]
 """The model function, called on some rows."""
 
 _TRACING = threading.RLock()
-"""NumPyro has one stack of handlers for all threads, and engines run models in several."""
+"""NumPyro has one stack of handlers for all threads, and engines run models in several threads."""
 
 MARGINALISE = (
     "Marginalise it (labels of a mixture: numpyro.distributions.MixtureSameFamily), or write a Gibbs sampler"
@@ -35,16 +33,16 @@ class Sites:
 
     parameters: dict[str, Parameter]
     row_axes: dict[str, int]
-    """Observed sites and factors with one value per row: which axis of their log density the rows are."""
+    """Observed sites and factors with one value per row -> the axis of their log density that stands for the rows."""
     prior: tuple[str, ...]
-    """Latent sites, and those observed sites and factors that have nothing to do with the rows."""
+    """Latent sites, and the observed sites and factors that do not depend on the rows."""
     derived: tuple[str, ...]
 
 
 def log_densities(run: Run, params: Mapping[str, Any], rows: Any, names: Any) -> dict[str, jax.Array]:
     """Log density of the named sites at given values of the latent ones, scaled and masked as the model says.
 
-    A row outside the support of its distribution has log density -inf. Latent values are inside by construction.
+    A row outside the support of its distribution has log density -inf. Latent values are always inside.
     """
     trace = _at(run, params, rows)
     return {name: _log_density(trace[name]) for name in names}
@@ -67,15 +65,15 @@ def _at(run: Run, params: Mapping[str, Any], rows: Any) -> dict[str, Any]:
 def discover(run: Run, samples: TwoSamples, hint: str) -> Sites:
     """Find the role of every site by running the model on two samples of rows of different length.
 
-    What changes its shape with the number of rows has an axis of rows; what changes its value, while the parameters
-    stay the same, depends on them.
+    A site whose shape changes with the number of rows has an axis of rows. A site whose value changes, while the
+    parameters stay the same, depends on the rows.
 
     Parameters
     ----------
     run : function of rows
     samples : TwoSamples
     hint : str
-        What to add when a response seems not to have been given.
+        Text to add to the error if no response seems to be given.
     """
     first, second = (_structure(run, rows) for rows in (samples.first, samples.second))
     _refuse_unsupported(first, second, num_rows(samples.first), hint)
@@ -104,13 +102,13 @@ def discover(run: Run, samples: TwoSamples, hint: str) -> Sites:
 
 @dataclass
 class _Site:
-    """What one run of the model tells about a sample site."""
+    """A sample site as one run of the model shows it."""
 
     shape: tuple[int, ...]  # of its value
     unconstrained_shape: tuple[int, ...]
     density_shape: tuple[int, ...]
     support: (
-        Any  # tree structure of the NumPyro constraint, whose bounds are only known when numbers are computed
+        Any  # tree structure of the NumPyro constraint; its bounds are known only once numbers are computed
     )
     is_discrete: bool
     is_factor: bool
@@ -118,7 +116,7 @@ class _Site:
 
 @dataclass
 class _Structure:
-    """What one run of the model tells about all its sites."""
+    """All sites as one run of the model shows them."""
 
     latent: dict[str, _Site] = field(default_factory=dict)
     observed: dict[str, _Site] = field(default_factory=dict)
@@ -129,25 +127,23 @@ class _Structure:
 
 def _structure(run: Run, rows: Any) -> _Structure:
     """Shapes and supports of all sites, without computing a number."""
+    from shardmc.model.numpyro.adapter import is_factor
+
     structure = _Structure()
 
     def record(rows: Any) -> None:
         for name, site in _trace(run, rows).items():
             match site["type"]:
                 case "sample":
-                    shape, density_shape = jnp.shape(site["value"]), jnp.shape(_log_density(site))
-                    support, is_discrete = (
-                        jax.tree.structure(site["fn"].support),
-                        site["fn"].support.is_discrete,
-                    )
                     group = structure.observed if site["is_observed"] else structure.latent
+                    support = site["fn"].support
                     group[name] = _Site(
-                        shape,
-                        _unconstrained_shape(site),
-                        density_shape,
-                        support,
-                        is_discrete,
-                        _is_factor(site["fn"]),
+                        shape=jnp.shape(site["value"]),
+                        unconstrained_shape=_unconstrained_shape(site),
+                        density_shape=jnp.shape(_log_density(site)),
+                        support=jax.tree.structure(support),
+                        is_discrete=support.is_discrete,
+                        is_factor=is_factor(site["fn"]),
                     )
                 case "deterministic":
                     structure.deterministic[name] = jnp.shape(site["value"])
@@ -183,7 +179,7 @@ def _trace(run: Run, rows: Any, unconstrained: Mapping[str, Any] | None = None) 
             return bijection(jnp.zeros(bijection.inverse_shape(_value_shape(site))))
         return bijection(unconstrained[site["name"]])
 
-    # The seed is for what a model may draw besides its sites; it is made inside, so that no tracer leaks.
+    # The seed serves random numbers that a model draws outside its sites. It is made here so that no tracer leaks.
     return handlers.trace(
         handlers.substitute(handlers.seed(run, rng_seed=0), substitute_fn=value_of)
     ).get_trace(rows)
@@ -194,7 +190,7 @@ def _value_shape(site: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...]:
-    """Shape of a latent site on the unconstrained scale; that of its value where there is none."""
+    """Shape of a latent site on the unconstrained scale; the shape of its value where it has no such scale."""
     from numpyro.distributions import biject_to
 
     if site["is_observed"] or site["fn"].support.is_discrete:
@@ -202,30 +198,14 @@ def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...]:
     return tuple(biject_to(site["fn"].support).inverse_shape(_value_shape(site)))
 
 
-def _is_factor(fn: Any) -> bool:
-    """Whether a site comes from numpyro.factor, under whatever masks and plates."""
-    while hasattr(fn, "base_dist"):
-        fn = fn.base_dist
-    return type(fn).__name__ == "Unit"
-
-
 def _log_density(site: dict[str, Any]) -> jax.Array:
     """Log density of a site, one number per element of its batch."""
-    density = _checking(site["fn"], rows=site["is_observed"]).log_prob(site["value"])
+    from shardmc.model.numpyro.adapter import with_checks
+
+    # Latent values are always inside their support, and checking may cost a matrix decomposition.
+    density = with_checks(site["fn"], enabled=site["is_observed"]).log_prob(site["value"])
     scale = site.get("scale")
     return jnp.asarray(density) if scale is None else scale * density
-
-
-def _checking(fn: Any, *, rows: bool) -> Any:
-    """The same distribution, looking whether rows are in its support, unless the model says that it should not.
-
-    Latent values are inside by construction, and looking may cost a decomposition. NumPyro's own default has changed.
-    """
-    fn = copy.copy(fn)
-    fn._validate_args = rows and vars(fn).get("_validate_args", True)
-    if hasattr(fn, "base_dist"):
-        fn.base_dist = _checking(fn.base_dist, rows=rows)
-    return fn
 
 
 def _refuse_unsupported(first: _Structure, second: _Structure, length: int, hint: str) -> None:
@@ -256,9 +236,9 @@ def _refuse_unsupported(first: _Structure, second: _Structure, length: int, hint
 
 @dataclass
 class _Values:
-    """What was the same in two runs with different rows, or with different parameters."""
+    """What stayed the same in two runs with different rows, or with different parameters."""
 
-    supports: dict[str, Any]  # latent site -> its support with numbers for bounds; None where they differ
+    supports: dict[str, Any]  # latent site -> its support with numbers as bounds; None where these differ
     prior_constant: dict[str, bool]  # latent, observed and factor sites without an axis of rows
     constant: dict[str, bool]  # deterministic sites
 
@@ -296,12 +276,12 @@ def _values(run: Run, samples: TwoSamples, structure: _Structure, rowless: list[
 
 
 def _as_number(bound: Any) -> Any:
-    """A bound as a number, which is the same with and without double precision."""
+    """A bound as a Python number, which is the same in both precisions."""
     return float(bound) if np.ndim(bound) == 0 else bound
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two runs gave the same numbers, up to how float32 sums are ordered."""
+    """Whether two runs gave the same numbers, up to the order of float32 sums."""
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return all(
         np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
@@ -336,10 +316,9 @@ def _refuse_dependent(values: _Values, structure: _Structure) -> None:
 
 
 def _parameter(name: str, site: _Site, support: Any) -> Parameter:
-    base = support
-    while hasattr(base, "base_constraint"):
-        base = base.base_constraint
-    if type(base).__name__ == "_Real":
+    from shardmc.model.numpyro.adapter import is_real
+
+    if is_real(support):
         return Parameter(site.shape)
     try:
         return Parameter(site.shape, support)

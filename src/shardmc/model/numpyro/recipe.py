@@ -1,9 +1,9 @@
-"""An ordinary NumPyro model function as a shardmc model."""
+"""A NumPyro model function as a shardmc model: `from_numpyro`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,29 +13,27 @@ import numpy as np
 
 from shardmc.errors import ModelError
 from shardmc.model.fingerprint import fingerprint
-from shardmc.model.lookup import missing
-from shardmc.model.model import Model
-from shardmc.model.numpyro_sites import Sites, deterministic_values, discover, log_densities
-from shardmc.model.recipe import Recipe
-from shardmc.model.row_axis import sum_to_rows
-from shardmc.model.rows import structure_key, take, two_samples
+from shardmc.model.model import Model, Recipe
+from shardmc.model.numpyro.sites import Sites, deterministic_values, discover, log_densities
+from shardmc.model.rows import structure_key, sum_to_rows, take, two_samples
+from shardmc.model.user_functions import missing
 
 
 def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> NumPyroModel:
-    """A NumPyro model function, unchanged, as a model for shardmc.
+    """Use a NumPyro model function, unchanged, as a model for shardmc.
 
-    Latent sites become the parameters; observed sites and factors with one value per row the log-likelihood of
-    the rows; all else that has a density the prior; deterministic sites that do not depend on the rows are
-    reported with the parameters, the others are left out.
+    Latent sites become the parameters. Observed sites and factors with one value per row become the log-likelihood.
+    Everything else that has a density becomes the prior. Deterministic sites that do not depend on the rows are
+    reported with the parameters; the others are left out.
 
     Parameters
     ----------
     model : function
-        It is called with the rows: a dict of columns as keyword arguments (those its signature has), a tuple as the
-        first positional arguments, an array as the first one.
+        shardmc calls it with the rows: a dict of columns as keyword arguments (those in its signature), a tuple as
+        the first positional arguments, an array as the first argument.
     *args, **kwargs
-        Arguments that are no rows, such as the number of groups or a scale of the prior. Positional ones fill the
-        arguments that the rows leave open.
+        Further arguments, such as the number of groups or the scale of a prior. Positional ones fill the arguments
+        that the rows do not.
 
     Examples
     --------
@@ -56,14 +54,14 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> NumPyr
 
 @final
 class NumPyroModel(Recipe):
-    """A NumPyro model function that becomes a Model when it sees rows; made by `from_numpyro`."""
+    """A NumPyro model function that becomes a Model once it sees rows; made by `from_numpyro`."""
 
     def __init__(self, function: _Function) -> None:
         self._function = function
-        self._bound: dict[Any, Model] = {}
+        self._bound: dict[Hashable, Model] = {}
 
     def bind(self, rows: Any) -> Model:
-        """The model for rows of this structure: its parameters are found by running it on a sample of them."""
+        """The model for rows of this structure. Running it on a sample of rows shows its parameters."""
         rows = self._function.select(rows)
         key = structure_key(rows)
         if key not in self._bound:
@@ -105,7 +103,7 @@ class _Function:
         return self.function(*positional, *self.args, **self.kwargs)
 
     def select(self, rows: Any) -> Any:
-        """Of a dict of columns those that the function has an argument for; other rows as they are."""
+        """The columns of a dict that the function has an argument for; other rows unchanged."""
         if not isinstance(rows, Mapping):
             return rows
         names = self._names()
@@ -115,7 +113,7 @@ class _Function:
         return selected
 
     def unfilled_hint(self, rows: Any) -> str:
-        """Names the arguments that keep their default, such as y=None, for the error that this leads to."""
+        """The arguments that keep their default, such as y=None, for the error that this causes."""
         parameters = list(inspect.signature(self.function).parameters.values())
         if isinstance(rows, Mapping):
             filled = set(rows) | set(self.kwargs)
@@ -158,12 +156,12 @@ class _Function:
 
 @dataclass(frozen=True, eq=False)
 class _SiteFunctions:
-    """The densities of a NumPyro model, by the roles of its sites."""
+    """The densities of a NumPyro model, from the roles of its sites."""
 
     run: _Function
     sites: Sites
     few: Any
-    """Two rows: the prior does not depend on the rows, but the function cannot run without any."""
+    """Two rows. The prior does not depend on them, but the function needs some to run."""
     fingerprint: str
 
     def log_likelihood(self, params: Mapping[str, Any], rows: Any) -> jax.Array:

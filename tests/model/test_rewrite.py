@@ -11,9 +11,8 @@ import pytest
 from jax import lax
 
 import shardmc
-from shardmc.model.linear_algebra import cholesky, solve
 from shardmc.model.precision import double_precision
-from shardmc.model.rewrite import Rewritten
+from shardmc.model.rewrite import Rewritten, cholesky, solve
 
 
 def _matrices(count: int, batch: int = 5) -> tuple[np.ndarray, np.ndarray]:

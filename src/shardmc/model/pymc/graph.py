@@ -1,4 +1,4 @@
-"""A PyMC model taken apart: its parameters, its prior, what its rows contribute, and its deterministics."""
+"""The parts of a PyMC model: parameters, prior, the rows' log-likelihood, and deterministics."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any, final
 import numpy as np
 
 from shardmc.errors import DataError, ModelError, unknown
-from shardmc.model.calling import calling
 from shardmc.model.parameter import Parameter
-from shardmc.model.pymc_support import PyMCBijection, PyMCSupport, structure_of
-from shardmc.model.pymc_translate import Translated, roots
+from shardmc.model.pymc.translate import PyMCBijection, PyMCSupport, Translated, roots, similar_constraint
+from shardmc.model.user_functions import calling
 
 MARGINALISE = "Marginalise it (labels of a mixture: pm.Mixture), or write a Gibbs sampler"
 
@@ -34,7 +33,7 @@ class Parts:
 
 
 def take_apart(model: Any, names: Sequence[str]) -> Parts:
-    """Tell a model's prior from what its rows contribute, by which graphs begin with the rows' pm.Data."""
+    """Split a model into its prior and its likelihood: the graphs that depend on the rows' pm.Data."""
     columns = _columns(model, names)
     _refuse_variables(model)
     data = [model[name] for name in names]
@@ -51,7 +50,7 @@ def take_apart(model: Any, names: Sequence[str]) -> Parts:
         )
     others = [graph for what, graph in graphs.terms.items() if what not in of_rows]
     constant = {name: graph for name, graph in graphs.derived.items() if not _depends(graph, data)}
-    # A prior may take the number of columns from the rows: some of them serve as well as all.
+    # A prior may read the number of columns from the rows; two rows are enough for that.
     few = {variable: columns[variable.name][:2] for variable in data}
     return Parts(
         parameters=parameters,
@@ -67,7 +66,7 @@ def take_apart(model: Any, names: Sequence[str]) -> Parts:
 
 @dataclass(frozen=True)
 class _Graphs:
-    """What a model computes from natural values of its free variables, and from its data."""
+    """The graphs of a model, as functions of its free variables on the natural scale and of its data."""
 
     values: list[Any]
     priors: dict[str, Any]
@@ -109,7 +108,7 @@ def _columns(model: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
     for name, values in columns.items():
         if values.ndim == 0:
             raise ModelError(
-                f"pm.Data {name!r} is a single number, so that it is the same for all rows: leave it out of rows=."
+                f"pm.Data {name!r} is a single number, the same for all rows: leave it out of rows=."
             )
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -119,10 +118,12 @@ def _columns(model: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _refuse_variables(model: Any) -> None:
-    """Variables that shardmc cannot sample, by name."""
+    """Refuse variables that shardmc cannot sample."""
+    from pymc.variational.minibatch_rv import MinibatchRandomVariable
+
     if not model.free_RVs:
         raise ModelError("The PyMC model has no free variable, so there is nothing to infer.")
-    # PyMC splits observations with missing ones into three variables; a user's may have one of their names.
+    # PyMC splits partly missing observations into three variables. A user's variable may have one of these names.
     observed = {rv.name for rv in model.observed_RVs}
     derived = {variable.name for variable in model.deterministics}
     for rv in model.free_RVs:
@@ -141,9 +142,9 @@ def _refuse_variables(model: Any) -> None:
                 f"Observed variables {other!r} and {rv.name!r} share their observations, which PyMC tells apart by the "
                 "pm.Data: give each its own."
             )
-        if type(rv.owner.op).__name__ == "MinibatchRandomVariable":
+        if isinstance(rv.owner.op, MinibatchRandomVariable):
             raise ModelError(
-                f"Observed variable {rv.name!r} has total_size=, for minibatches: leave it out, shardmc weighs the "
+                f"Observed variable {rv.name!r} has total_size=, for minibatches: leave it out, shardmc weights the "
                 "rows itself."
             )
 
@@ -151,7 +152,7 @@ def _refuse_variables(model: Any) -> None:
 def _refuse_rows_in_prior(
     graphs: _Graphs, start: dict[str, np.ndarray], data: Sequence[Any], columns: dict[str, np.ndarray]
 ) -> None:
-    """Priors that change with the rows; one that only takes the number of their columns from them does not."""
+    """Refuse priors that change with the rows; to read only the number of columns is fine."""
     for name, density in graphs.priors.items():
         if not _depends(density, data):
             continue
@@ -168,7 +169,7 @@ def _refuse_rows_in_prior(
 
 
 def refuse_one_value_per_row(start: dict[str, np.ndarray], columns: dict[str, np.ndarray]) -> None:
-    """Variables that have as many values as the model has rows."""
+    """Refuse variables that have as many values as the model has rows."""
     length = len(next(iter(columns.values())))
     for name, value in start.items():
         if length > 1 and length in value.shape:
@@ -179,7 +180,7 @@ def refuse_one_value_per_row(start: dict[str, np.ndarray], columns: dict[str, np
 
 
 def _refuse_fixed_observations(model: Any, data: Sequence[Any]) -> None:
-    """Observations that are no rows of a distribution that depends on rows."""
+    """Refuse observed variables that depend on the rows while their observations are not rows."""
     for rv in model.observed_RVs:
         observed = model.rvs_to_values[rv]
         if observed.ndim and not _depends(observed, data) and _depends(rv, data):
@@ -191,10 +192,10 @@ def _refuse_fixed_observations(model: Any, data: Sequence[Any]) -> None:
 
 
 def _parameters(model: Any, data: Sequence[Any]) -> tuple[dict[str, Parameter], dict[str, np.ndarray]]:
-    """Shapes and supports of the free variables, with PyMC's transforms, and PyMC's starting point."""
+    """The free variables with their supports (PyMC's transforms), and PyMC's starting point."""
     from pytensor.configdefaults import config
 
-    # Without a C compiler, which would take longer than it saves for one evaluation.
+    # Without a C compiler: compiling takes longer than it saves for one evaluation.
     with calling("The PyMC model"), config.change_flags(cxx=""):
         point = model.initial_point(random_seed=0)
     parameters, start = {}, {}
@@ -205,29 +206,27 @@ def _parameters(model: Any, data: Sequence[Any]) -> tuple[dict[str, Parameter], 
             continue
         bijection = _bijection(model, rv, value.shape, data)
         start[rv.name] = np.asarray(bijection(value), np.float64)
-        support = PyMCSupport(bijection, structure_of(model.rvs_to_transforms[rv]))
+        support = PyMCSupport(bijection, similar_constraint(model.rvs_to_transforms[rv]))
         parameters[rv.name] = Parameter(start[rv.name].shape, support)
     return parameters, start
 
 
 def _bijection(model: Any, rv: Any, shape: tuple[int, ...], data: Sequence[Any]) -> PyMCBijection:
     """PyMC's transform of a free variable whose unconstrained values have that shape."""
+    from pytensor.tensor.random.type import RandomType
+
     transform, inputs = model.rvs_to_transforms[rv], rv.owner.inputs
     unconstrained, natural = model.rvs_to_values[rv].type("unconstrained"), rv.type("natural")
     with calling("The PyMC model"):
         back = [transform.backward(unconstrained, *inputs), transform.log_jac_det(unconstrained, *inputs)]
         forth = [transform.forward(natural, *inputs)]
-    if any(map(_is_random_state, roots(*back, *forth))) or _depends(back[0], data):
+    is_random = any(isinstance(variable.type, RandomType) for variable in roots(*back, *forth))
+    if is_random or _depends(back[0], data):
         raise ModelError(
             f"The support of variable {rv.name!r} depends on another variable or on the rows: sample it on a fixed "
             "support, such as pm.Uniform(0, 1), and make what you need of it a pm.Deterministic."
         )
     return PyMCBijection(Translated([unconstrained], back), Translated([natural], forth), shape)
-
-
-def _is_random_state(variable: Any) -> bool:
-    """Whether a graph that begins with this variable draws random numbers."""
-    return type(variable.type).__name__ == "RandomGeneratorType"
 
 
 def _depends(graph: Any, data: Sequence[Any]) -> bool:

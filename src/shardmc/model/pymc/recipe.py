@@ -1,8 +1,8 @@
-"""An ordinary PyMC model as a shardmc model."""
+"""A PyMC model as a shardmc model: `from_pymc`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -11,33 +11,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError
-from shardmc.model.calling import calling
 from shardmc.model.fingerprint import fingerprint
-from shardmc.model.lookup import missing
-from shardmc.model.model import Model
-from shardmc.model.recipe import Recipe
-from shardmc.model.row_axis import row_axis, sum_to_rows
-from shardmc.model.rows import TwoSamples, num_rows, structure_key, two_samples
+from shardmc.model.model import Model, Recipe
+from shardmc.model.rows import TwoSamples, num_rows, row_axis, structure_key, sum_to_rows, two_samples
+from shardmc.model.user_functions import calling, missing
 
 if TYPE_CHECKING:
-    from shardmc.model.pymc_graph import Parts
+    from shardmc.model.pymc.graph import Parts
 
 
 def from_pymc(model: Any, rows: Sequence[str]) -> PyMCModel:
-    """A PyMC model, unchanged, as a model for shardmc.
+    """Use a PyMC model, unchanged, as a model for shardmc.
 
-    Free variables become the parameters, with PyMC's own transforms; observed variables and potentials that
-    depend on the rows the log-likelihood of the rows; all else that has a density the prior; deterministics
-    that do not depend on the rows are reported with the parameters, the others are left out.
+    Free variables become the parameters, with PyMC's own transforms. Observed variables and potentials that depend on
+    the rows become the log-likelihood. Everything else that has a density becomes the prior. Deterministics that do
+    not depend on the rows are reported with the parameters; the others are left out.
 
     Parameters
     ----------
     model : pymc.Model
-        Its tall data must be `pm.Data`, the observations among them; what these hold is not read when the model is
-        fitted to other rows. Every other `pm.Data` is taken at the value that it has now.
+        Its columns of data, including the observations, must be `pm.Data`. Their contents are not read when you fit
+        the model to other rows. Every other `pm.Data` keeps its present value.
     rows : list of str
-        Names of the `pm.Data` with one value (or vector) per row. Data for `shardmc.fit` are a dict or table with
-        these columns, arrays in this order, or the model's own: `recipe.data`.
+        Names of the `pm.Data` with one value (or vector) per row. Give `shardmc.fit` a dict or table with these
+        columns, arrays in this order, or the model's own data: `recipe.data`.
 
     Examples
     --------
@@ -55,7 +52,7 @@ def from_pymc(model: Any, rows: Sequence[str]) -> PyMCModel:
         import pymc
     except ImportError:
         raise ModelError("from_pymc needs PyMC: pip install 'shardmc[pymc]'.") from None
-    from shardmc.model.pymc_graph import take_apart
+    from shardmc.model.pymc.graph import take_apart
 
     if not isinstance(model, pymc.Model):
         raise ModelError(f"from_pymc takes a pymc.Model; {type(model).__name__} was given.")
@@ -64,12 +61,12 @@ def from_pymc(model: Any, rows: Sequence[str]) -> PyMCModel:
 
 @final
 class PyMCModel(Recipe):
-    """A PyMC model that becomes a Model when it sees rows; made by `from_pymc`."""
+    """A PyMC model that becomes a Model once it sees rows; made by `from_pymc`."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._columns = _Columns({name: values.dtype.kind for name, values in parts.columns.items()})
-        self._bound: dict[Any, Model] = {}
+        self._bound: dict[Hashable, Model] = {}
 
     @property
     def data(self) -> dict[str, np.ndarray]:
@@ -77,7 +74,7 @@ class PyMCModel(Recipe):
         return dict(self._parts.columns)
 
     def bind(self, rows: Any) -> Model:
-        """The model for rows of this structure: what each row contributes is found by trying a sample of them."""
+        """The model for rows of this structure. A sample of rows shows what each row contributes."""
         chosen = self._columns.select(rows)
         key = jax.tree.structure(rows), structure_key(chosen)
         if key not in self._bound:
@@ -85,7 +82,7 @@ class PyMCModel(Recipe):
         return self._bound[key]
 
     def columns_used(self, rows: Mapping[str, Any]) -> list[str]:
-        """The columns that are rows of the model, in the table's order."""
+        """The columns that the model reads, in the table's order."""
         self._columns.select(dict(rows))
         return [name for name in rows if name in self._parts.columns]
 
@@ -101,8 +98,8 @@ class PyMCModel(Recipe):
         )
 
     def _row_axes(self, samples: TwoSamples) -> tuple[int, ...]:
-        """For each term that depends on the rows, which axis of its log density they are."""
-        from shardmc.model.pymc_graph import refuse_one_value_per_row
+        """For each term that depends on the rows, the axis of its log density that stands for the rows."""
+        from shardmc.model.pymc.graph import refuse_one_value_per_row
 
         parts, both = self._parts, (samples.first, samples.second)
         lengths = (num_rows(samples.first), num_rows(samples.second))
@@ -130,7 +127,7 @@ class PyMCModel(Recipe):
 
 @dataclass(frozen=True)
 class _Columns:
-    """The rows' columns in the model's order, whatever structure the user's rows have."""
+    """The columns in the model's order, from rows of any structure."""
 
     kinds: dict[str, str]  # name -> kind of NumPy type in the model
 
@@ -149,7 +146,7 @@ class _Columns:
         return dict(zip(names, columns, strict=True))
 
     def arrays(self, rows: Any) -> list[jax.Array]:
-        """Columns as the model's types: what indexes an array must be whole numbers."""
+        """Columns in the types of the model; an index of an array must be whole numbers."""
         types = {"f": jnp.result_type(float), "i": jnp.result_type(int), "u": jnp.result_type(int)}
         return [
             jnp.asarray(column, types.get(self.kinds[name])) for name, column in self.select(rows).items()

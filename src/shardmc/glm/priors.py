@@ -1,16 +1,23 @@
-"""Priors of single parameters: named densities that can be written, read and printed as text."""
+"""Priors: named densities that can be read from and written as text, and the defaults for a family."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shardmc.errors import OptionError, unknown
+
+if TYPE_CHECKING:
+    from shardmc.glm.families import Family, ResponseSummary
+
+COEFFICIENTS = "coefficients"
+"""The parameter that holds all coefficients, and the key of one prior for all of them."""
 
 Density = Callable[..., jax.Array]
 
@@ -116,7 +123,7 @@ class Prior:
 
     @property
     def middle(self) -> float:
-        """A point inside, from where the mode can be looked for."""
+        """A point inside the support, where the search for the mode can start."""
         arguments = dict(zip(_DENSITIES[self.name][0], self.arguments, strict=True))
         if self.name == "lognormal":
             return float(jnp.exp(arguments["loc"]))
@@ -141,7 +148,7 @@ def _first_scale(arguments: dict[str, float]) -> float:
 
 
 def log_density(priors: list[Prior], values: jax.Array) -> jax.Array:
-    """Sum of the log densities of several parameters (parameter,), those with the same kind of prior at once.
+    """Sum of the log densities of several parameters (parameter,). Those with the same kind of prior go together.
 
     Examples
     --------
@@ -161,9 +168,73 @@ def log_density(priors: list[Prior], values: jax.Array) -> jax.Array:
 
 
 def rounded(value: float) -> float:
-    """Four digits of a number, so that a prior chosen from the data is printed as it is used.
+    """A number rounded to four digits, so that a default prior is printed exactly as it is used.
 
     >>> rounded(2.718281828)
     2.718
     """
     return float(f"{value:.4g}")
+
+
+def choose_priors(
+    given: Mapping[str, str | Prior] | None,
+    family: Family,
+    response: ResponseSummary,
+    names: Sequence[str],
+    terms: Mapping[str, Sequence[str]],
+    sds: np.ndarray,
+    has_location: bool,
+) -> dict[str, Prior]:
+    """Priors of all parameters by name.
+
+    The defaults are those of rstanarm. A coefficient is Normal(0, 2.5 s / sd(x)), where s is sd(y) for families whose
+    response is on the scale of the linear predictor, and 1 for others. The intercept, with all predictors at their
+    means, is Normal(m, 2.5 s), where m is the mean response on the scale of the linear predictor. sigma is
+    Exponential(1 / sd(y)).
+
+    Parameters
+    ----------
+    given
+        The user's priors: name of a coefficient, of a term (all its columns), "coefficients" (all), "Intercept",
+        "cutpoint", "sigma", "shape" or "nu" -> text such as "normal(0, 1)" or a `Prior`.
+    response
+        The response over all rows.
+    names
+        Coefficients.
+    terms
+        Names of terms with several columns -> their coefficients.
+    sds
+        Standard deviations of the columns, (coefficient,).
+    has_location
+        Whether there is an intercept or cutpoints.
+    """
+    own = family.default_priors(response)
+    if not has_location:
+        own.pop(family.location, None)
+    scale = family.coefficient_scale(response)
+    priors = {family.location: own[family.location]} if has_location else {}
+    priors |= {name: Prior("normal", (0.0, rounded(scale / sd))) for name, sd in zip(names, sds, strict=True)}
+    priors |= {name: prior for name, prior in own.items() if name != family.location}
+    if given is not None and not isinstance(given, Mapping):
+        raise OptionError(
+            f"priors must be a dict such as {{'x1': 'normal(0, 1)'}}, not {type(given).__name__}."
+        )
+    # Wider keys are applied first, so that a name wins over its term, and a term over all coefficients.
+    groups: dict[str, Sequence[str]] = {COEFFICIENTS: names, **terms}
+    for key, text in sorted((given or {}).items(), key=lambda pair: _specificity(pair[0], groups)):
+        chosen = Prior.parse(text)
+        members = groups[key] if key in groups and key not in priors else [key]
+        for name in members:
+            if name not in priors:
+                raise unknown("parameter in priors", key, [*priors, *groups])
+            if chosen.is_positive and name not in family.auxiliaries:
+                raise OptionError(
+                    f"Prior {chosen} of {name!r} is for positive numbers, but the parameter may have any sign; take "
+                    "normal, student_t, cauchy, laplace, logistic or flat."
+                )
+            priors[name] = chosen
+    return priors
+
+
+def _specificity(key: str, groups: Mapping[str, Sequence[str]]) -> int:
+    return 0 if key == COEFFICIENTS else 1 if key in groups else 2

@@ -11,9 +11,7 @@ import numpy as np
 from certificate_levels import Regression, long_run, problems
 from provenance import table
 
-from shardmc.check import Certificate
-from shardmc.judge import Result, certify_result
-from shardmc.model import Model
+from shardmc.check import Certificate, certify_draws
 
 NUM_DRAWS = 10_000
 RIGHT = ("exact", "0.03 sd", "3 %")
@@ -35,10 +33,8 @@ def changed(target: Regression, theta: np.ndarray, how: str, at: int, rng: np.ra
 
 def staged(target: Regression, theta: np.ndarray, rng: np.random.Generator) -> Certificate:
     """The certificate as `fit` makes it: gradients at 100 draws, and at up to 1,000 where these cannot tell."""
-    model = Model(lambda params, rows: rows, None, {"x": len(target.names)})
-    worth = np.full(len(target.names), float(len(theta)))
-    result = Result(theta, {}, None, ())
-    return certify_result(model, target.score, target.mode, result, rng, lambda: worth)[0]
+    names, worth = target.names, np.full(len(target.names), float(len(theta)))
+    return certify_draws(names, target.score, target.mode, theta, None, rng, lambda: worth)[0]
 
 
 def rare_levels(num_seeds: int, quick: bool) -> str:

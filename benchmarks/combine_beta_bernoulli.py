@@ -18,7 +18,7 @@ from provenance import header, publish, table
 from scipy import stats
 
 from shardmc.combine import Recenter, combiner
-from shardmc.distance import marginal_l2, noise_floor
+from shardmc.combine.distance import marginal_l2, noise_floor
 from shardmc.types import Combiner, Located, Mode, ShardDraws
 
 NUM_ROWS = 100_000

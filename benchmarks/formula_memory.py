@@ -66,7 +66,7 @@ def fit(path: str, scratch: str, memory: str, shards: str, draws: int) -> dict[s
     return {
         "rows": source.num_rows,
         "parameters": len(posterior.names),
-        "shards": posterior.plan["shards"],
+        "shards": posterior.plan.shards,
         "before": before,
         "peak": _peak(),
         "verdict": posterior.certificate.verdict,

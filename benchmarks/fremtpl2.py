@@ -90,9 +90,9 @@ def main() -> None:
     worst = max(gap, key=lambda name: abs(gap[name]))
     certificate = "not certified" if posterior.certificate is None else posterior.certificate.sentence
     facts = [
-        ("rows", posterior.plan["rows"]),
+        ("rows", posterior.plan.rows),
         ("parameters", len(exact)),
-        ("shards", posterior.plan["shards"]),
+        ("shards", posterior.plan.shards),
         ("draws", posterior.num_draws),
         ("seconds, cold", f"{seconds:.1f}"),
         ("processor seconds of both cores together", f"{busy:.1f}"),

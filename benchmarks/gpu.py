@@ -76,7 +76,7 @@ def measure_fit(data, shards: int, draws: int, check: bool) -> None:
             acceptance=float(fitted.shards.acceptance.min()),
             stages={k: round(v, 4) for k, v in fitted.seconds.items()},
             passes={k: round(v, 2) for k, v in fitted.passes.items()},
-            kept=fitted.plan["kept_rows"],
+            kept=fitted.plan.kept_rows,
             verdict=None if fitted.certificate is None else fitted.certificate.sentence,
             notes=list(fitted.notes),
         )

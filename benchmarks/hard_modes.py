@@ -16,9 +16,9 @@ import shardmc
 from shardmc.data import Partition
 from shardmc.engine import Local
 from shardmc.errors import ModelError
-from shardmc.fit import open_rows
 from shardmc.locate import choose_precision, locate
 from shardmc.model.precision import double_precision
+from shardmc.pipeline import open_rows
 
 CLOSE = 0.05
 """A mode counts as found within so many posterior standard deviations of the exact one."""

@@ -27,9 +27,9 @@ import shardmc
 from shardmc.data import Partition
 from shardmc.engine import Local
 from shardmc.errors import ShardmcError
-from shardmc.fit import open_rows
 from shardmc.locate import near_mode
 from shardmc.locate.precision import Noise, measure_noise
+from shardmc.pipeline import open_rows
 
 QUICK_ROWS = 50_000
 PRECISIONS = ("single", "auto", "double")
@@ -218,7 +218,7 @@ def _timed(model: Any, data: Any, draws: int, precision: str, warm: bool) -> tup
         return f"no fit ({type(error).__name__})", float("nan"), "none"
     certificate = posterior.certificate
     verdict = "not certified" if certificate is None else certificate.verdict
-    return verdict, time.perf_counter() - begun, str(posterior.plan["precision"])
+    return verdict, time.perf_counter() - begun, str(posterior.plan.precision)
 
 
 def all_rows(

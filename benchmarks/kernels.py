@@ -114,7 +114,7 @@ def measure(num_rows: int, draws: int) -> list[list[object]]:
                 found[name].append(posterior.seconds["sample"])
     assert posterior is not None
     evaluations = round(posterior.passes["sample"])
-    blocks = as_source((x, y)).split(Partition(posterior.plan["shards"]), 0)
+    blocks = as_source((x, y)).split(Partition(posterior.plan.shards), 0)
     products = seconds_of_products(blocks, evaluations)
     medians = {name: float(np.median(times)) for name, times in found.items()}
     quickest = min(medians.values())

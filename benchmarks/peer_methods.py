@@ -133,7 +133,9 @@ def _shardmc(case: Case, front_end: str, begun: float, draws: int = 10_000) -> R
         sampling.append(posterior.seconds["sample"])
     assert posterior.certificate is not None
     chains = posterior.theta.reshape(*posterior.chains, case.dim)
-    note = f"K = {posterior.plan['shards']}, {posterior.plan['kept_rows']} kept rows; {posterior.certificate.sentence}"
+    note = (
+        f"K = {posterior.plan.shards}, {posterior.plan.kept_rows} kept rows; {posterior.certificate.sentence}"
+    )
     passes = sum(posterior.passes.values())
     # The median, as the machine may do other things at times.
     return Run(chains, cold, float(np.median(warm)), passes, note, {"sampling": float(np.median(sampling))})
@@ -155,8 +157,8 @@ def laplace(case: Case, seconds: float, begun: float) -> Run:
     """Draws of N(mode, inverse curvature), both from shardmc's Newton search over all rows."""
     from shardmc.data import Partition
     from shardmc.engine import Local
-    from shardmc.fit import open_rows
     from shardmc.locate import locate
+    from shardmc.pipeline import open_rows
 
     source, model = open_rows(plain_model(case), case.rows, 0)
     blocks = source.split(Partition(8), 0)

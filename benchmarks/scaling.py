@@ -70,7 +70,7 @@ def measure(data, fitted: shardmc.Model, shards: int | str, draws: int) -> Point
     assert posterior is not None
     plan = posterior.plan
     passes = sum(posterior.passes.values())
-    point = Point(plan["rows"], plan["shards"], fitted.dim, draws, seconds, passes, plan["kept_rows"])
+    point = Point(plan.rows, plan.shards, fitted.dim, draws, seconds, passes, plan.kept_rows)
     print(point, flush=True)
     return point
 

@@ -55,9 +55,7 @@ def main() -> None:
 
     print(f"\n{posterior.certificate.sentence}")
     plan = posterior.plan
-    print(
-        f"{plan['shards']} shards, {plan['kept_rows']} rows kept in all of them, {posterior.num_draws:,} draws."
-    )
+    print(f"{plan.shards} shards, {plan.kept_rows} rows kept in all of them, {posterior.num_draws:,} draws.")
 
     odds = np.exp(posterior.draws["beta"])
     low, high = np.quantile(odds, [0.025, 0.975], axis=0)
@@ -70,7 +68,7 @@ def main() -> None:
         model,
         (x, y),
         draws=posterior.num_draws,
-        shards=plan["shards"],
+        shards=plan.shards,
         combiner="algorithm-1",
         keep=None,
         seed=0,

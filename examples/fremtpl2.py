@@ -29,7 +29,7 @@ def main() -> None:
     )
     print(posterior.certificate.sentence)
     print(
-        f"{posterior.plan['rows']:,} policies in {posterior.plan['shards']} shards, {posterior.num_draws:,} draws."
+        f"{posterior.plan.rows:,} policies in {posterior.plan.shards} shards, {posterior.num_draws:,} draws."
     )
     for finding in posterior.findings:
         print(f"{finding.level}: {finding.message} {finding.advice}")

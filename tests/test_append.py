@@ -43,8 +43,8 @@ def test_the_result_is_the_posterior_of_all_rows(model, sampler, first, old_data
     """Exact draws and an exactly Gaussian posterior: the only error is Monte Carlo's (see linear.rejects)."""
     both = shardmc.append(first, model, NEW, old_data=old_data, sampler=sampler, **OPTIONS)
     assert both.num_draws == pytest.approx(4_000 * 1.3, abs=2)
-    assert both.plan["rows"] == 2_600
-    assert both.plan["appended_rows"] == 600
+    assert both.plan.rows == 2_600
+    assert both.plan.appended_rows == 600
     assert not linear.rejects(both.theta, *linear.posterior(OLD, NEW))
     assert (both.certificate is None) == (old_data is None)
     assert any("old rows were not given" in note for note in both.notes) == (old_data is None)
@@ -52,7 +52,7 @@ def test_the_result_is_the_posterior_of_all_rows(model, sampler, first, old_data
 
 def test_old_draws_that_are_not_contracted_are_rejected(model, sampler, first, monkeypatch):
     """The control: the old draws keep the spread that they had with fewer rows."""
-    module = importlib.import_module("shardmc.append")
+    module = importlib.import_module("shardmc.pipeline.appending")
     rescaled = module.rescaled_draws
 
     def uncontracted(model, draws, mode, growth):
@@ -73,7 +73,7 @@ def test_rows_can_be_appended_again(model, sampler, first):
     half = {name: column[:300] for name, column in NEW.items()}, {name: c[300:] for name, c in NEW.items()}
     once = shardmc.append(first, model, half[0], sampler=sampler, **OPTIONS)
     twice = shardmc.append(once, model, half[1], sampler=sampler, **OPTIONS)
-    assert twice.plan["rows"] == 2_600
+    assert twice.plan.rows == 2_600
     assert not linear.rejects(twice.theta, *linear.posterior(OLD, NEW))
 
 
@@ -126,7 +126,7 @@ def test_a_saved_posterior_and_a_run_folder_are_enough(model, sampler, first, tm
 
 def test_new_draws_do_not_repeat_the_old_random_numbers(model, sampler, first):
     both = shardmc.append(first, model, NEW, sampler=sampler, **OPTIONS)
-    assert both.plan["seed"] != first.plan["seed"]
+    assert both.plan.seed != first.plan.seed
     other = shardmc.append(first, model, NEW, sampler=sampler, seed=123, **OPTIONS)
     assert not np.array_equal(both.theta, other.theta)
 

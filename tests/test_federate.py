@@ -37,13 +37,13 @@ def sampler():
     return linear.exact()
 
 
-def sample_sites(model, sampler, shares, num_draws=None, folder=None):
+def sample_sites(model, sampler, shares, draws=None, folder=None):
     return [
         shardmc.sample_shard(
             model,
             part,
             share=share,
-            num_draws=num_draws or size,  # in proportion to the shares: every draw is used once
+            draws=draws or size,  # in proportion to the shares: every draw is used once
             seed=11,
             shard=site,
             sampler=sampler,
@@ -87,7 +87,7 @@ def test_sites_that_ignore_their_share_are_rejected(model, sampler):
 
 def test_any_shares_that_sum_to_1_are_right(model, sampler):
     """Weights of 1 / share make up for whatever the share is: sum_i a_i w_ij = 1 for every row."""
-    sites = sample_sites(model, sampler, [1 / 3] * 3, num_draws=1_000)
+    sites = sample_sites(model, sampler, [1 / 3] * 3, draws=1_000)
     assert not linear.rejects(shardmc.combine_sites(sites).theta, *linear.posterior(*PARTS))
 
 
@@ -131,11 +131,11 @@ def test_what_leaves_a_site(files):
 
 def test_sites_with_the_same_rows_and_seed_draw_differently(model, sampler):
     first, second = (
-        shardmc.sample_shard(model, PARTS[0], share=0.5, num_draws=20, shard=shard, sampler=sampler)
+        shardmc.sample_shard(model, PARTS[0], share=0.5, draws=20, shard=shard, sampler=sampler)
         for shard in (0, 1)
     )
     assert not np.array_equal(first.chains.theta, second.chains.theta)
-    again = shardmc.sample_shard(model, PARTS[0], share=0.5, num_draws=20, shard=1, sampler=sampler)
+    again = shardmc.sample_shard(model, PARTS[0], share=0.5, draws=20, shard=1, sampler=sampler)
     np.testing.assert_array_equal(again.chains.theta, second.chains.theta)
 
 
@@ -192,7 +192,7 @@ def test_a_second_round_finds_the_mode_exactly(logistic, patients, tmp_path):
                 logistic,
                 part,
                 share=size / sum(sizes),
-                num_draws=size,
+                draws=size,
                 shard=site,
                 sampler="independence",
                 located=located,
@@ -219,7 +219,7 @@ def test_a_site_without_a_mode_needs_a_common_point(logistic, patients):
     separated = {"x": patients[0]["x"], "y": np.zeros(len(patients[0]["y"]), np.float32)}
     flat = shardmc.Model(logistic.log_likelihood_function, None, {"beta": 2})
     with pytest.raises(ModelError, match="no mode"):
-        shardmc.sample_shard(flat, separated, share=0.5, num_draws=50, sampler="independence")
+        shardmc.sample_shard(flat, separated, share=0.5, draws=50, sampler="independence")
 
 
 # Parameters on their natural scale.
@@ -238,7 +238,7 @@ def test_files_say_how_parameters_are_bounded(tmp_path):
             model,
             part,
             share=1 / 2,
-            num_draws=100,
+            draws=100,
             shard=i,
             sampler="independence",
             path=tmp_path / f"{i}.nc",
@@ -269,7 +269,7 @@ def test_a_share_that_is_none_is_refused(model, share):
         shardmc.sample_shard(model, PARTS[0], share=share)
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_draws", 0), ("seed", -1), ("shard", 0.5)])
+@pytest.mark.parametrize(("name", "value"), [("draws", 0), ("seed", -1), ("shard", 0.5)])
 def test_numbers_that_are_none_are_refused(model, name, value):
     with pytest.raises(OptionError, match=f"{name} must be a whole number"):
         shardmc.sample_shard(model, PARTS[0], share=0.5, **{name: value})
@@ -303,7 +303,7 @@ def test_other_code_of_the_model_is_said(sites):
 def test_a_shard_that_cannot_be_sampled_is_said_at_the_site(model):
     broken = shardmc.Exact(lambda key, rows, weights, power: {"beta": jnp.full(2, jnp.nan)})
     with pytest.raises(SamplingError, match="The site's shard could not be sampled: Exact produced values"):
-        shardmc.sample_shard(model, PARTS[0], share=0.5, num_draws=10, sampler=broken)
+        shardmc.sample_shard(model, PARTS[0], share=0.5, draws=10, sampler=broken)
 
 
 def test_files_that_are_none_are_refused(files, tmp_path):

@@ -51,8 +51,8 @@ def test_what_comes_back(posterior):
     measures = ["mean", "sd", "2.5%", "97.5%", "ess", "r_hat", "mean_error", "sd_ratio"]
     assert list(posterior.summary().columns) == measures
     assert list(posterior.summary().index) == ["beta[0]", "beta[1]", "beta[2]"]
-    assert posterior.plan["rows"] == ROWS
-    assert posterior.plan["kept_rows"] >= 0
+    assert posterior.plan.rows == ROWS
+    assert posterior.plan.kept_rows >= 0
     assert set(posterior.seconds) >= {"read", "locate", "locate shards", "sample", "combine", "check"}
     assert posterior.passes["sample"] >= 50
     assert posterior.certificate is not None
@@ -71,7 +71,7 @@ def test_save_and_load_give_the_same_posterior(posterior, tmp_path):
     np.testing.assert_array_equal(again.draws["beta"], posterior.draws["beta"])
     np.testing.assert_array_equal(again.shard, posterior.shard)
     assert again.names == posterior.names
-    assert again.plan == dict(posterior.plan)
+    assert again.plan == posterior.plan
     assert again.certificate.sentence == posterior.certificate.sentence
     assert again.summary().equals(posterior.summary())
 

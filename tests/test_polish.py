@@ -77,7 +77,7 @@ def test_the_same_bound_rejects_the_draws_as_they_were(model, rows, polished, re
     # Without polishing, the certificate is the one that polishing started from.
     assert plain.certificate.sentence == polished.polished.before.sentence
     assert plain.polished is None
-    assert plain.plan["polish"] is False
+    assert plain.plan.polish is False
 
 
 def test_both_scales_hold_the_polished_draws(model, polished):
@@ -87,7 +87,7 @@ def test_both_scales_hold_the_polished_draws(model, polished):
 
 
 def test_the_result_says_what_was_done(polished, tmp_path):
-    assert polished.plan["polish"] is True
+    assert polished.plan.polish is True
     assert polished.seconds["polish"] > 0
     assert polished.passes["polish"] == 100 * polished.polished.rounds
     assert not [f for f in polished.findings if f.check == "certificate"]

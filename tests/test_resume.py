@@ -145,7 +145,7 @@ def test_another_runs_shard_is_not_taken(folder, undisturbed, tmp_path):
 def test_a_damaged_file_of_modes_is_computed_again_and_said(folder, undisturbed):
     flipped(folder / "located.npz")
     posterior = interrupted.run(folder)
-    assert any("The file of modes, located.npz, is damaged" in note for note in posterior.notes)
+    assert any("The file located.npz is damaged" in note for note in posterior.notes)
     np.testing.assert_array_equal(posterior.theta, undisturbed.theta)
 
 

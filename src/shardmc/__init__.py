@@ -8,14 +8,15 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from shardmc._methods import HOMES
 from shardmc._version import __version__
 
 _HOMES = {
-    "fit": "shardmc.fit",
-    "append": "shardmc.append",
-    "sample_shard": "shardmc.federate",
-    "locate_sites": "shardmc.federate",
-    "combine_sites": "shardmc.federate",
+    "fit": "shardmc.pipeline",
+    "append": "shardmc.pipeline.appending",
+    "sample_shard": "shardmc.pipeline.sites",
+    "locate_sites": "shardmc.pipeline.sites",
+    "combine_sites": "shardmc.pipeline.sites",
     "Model": "shardmc.model",
     "Parameter": "shardmc.model",
     "from_numpyro": "shardmc.model",
@@ -51,7 +52,6 @@ _HOMES = {
 __all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
-    from shardmc.append import append as append
     from shardmc.check import Certify as Certify
     from shardmc.combine import Consensus as Consensus
     from shardmc.combine import Laplace as Laplace
@@ -65,16 +65,17 @@ if TYPE_CHECKING:
     from shardmc.engine import Dask as Dask
     from shardmc.engine import Local as Local
     from shardmc.errors import ShardmcError as ShardmcError
-    from shardmc.federate import combine_sites as combine_sites
-    from shardmc.federate import locate_sites as locate_sites
-    from shardmc.federate import sample_shard as sample_shard
-    from shardmc.fit import fit as fit
     from shardmc.glm import glm as glm
     from shardmc.glm import predict as predict
     from shardmc.model import Model as Model
     from shardmc.model import Parameter as Parameter
     from shardmc.model import from_numpyro as from_numpyro
     from shardmc.model import from_pymc as from_pymc
+    from shardmc.pipeline import fit as fit
+    from shardmc.pipeline.appending import append as append
+    from shardmc.pipeline.sites import combine_sites as combine_sites
+    from shardmc.pipeline.sites import locate_sites as locate_sites
+    from shardmc.pipeline.sites import sample_shard as sample_shard
     from shardmc.posterior import Posterior as Posterior
     from shardmc.posterior import load as load
     from shardmc.sample import HMC as HMC
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
 
 
 class _Package(ModuleType):
-    """The package, in which the verbs `fit` and `combine` are functions though modules bear their names.
+    """The package, in which `combine` and `glm` are functions though folders bear their names.
 
     Importing a submodule binds it to its name in the parent; for a public name that binding is left out.
     """
@@ -108,3 +109,18 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+
+# Plots, pages and predictions are functions of a posterior in later layers; here they become its methods.
+HOMES.update(
+    predict="shardmc.glm",
+    posterior_predictive_check="shardmc.glm",
+    write_report="shardmc.report",
+    repr_html="shardmc.report",
+    plot_marginals="shardmc.report",
+    plot_forest="shardmc.report",
+    plot_pair="shardmc.report",
+    plot_shards="shardmc.report",
+    plot_chains="shardmc.report",
+    plot_certificate="shardmc.report",
+    plot_ridges="shardmc.report",
+)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from shardmc.data.batch import Rows
-from shardmc.model import Model
+from shardmc.model import Density
 from shardmc.types import Frame
 
+D = TypeVar("D", bound=Density)
 _POINTS = 256
 _LEAST_ROWS = 1024
 
@@ -40,7 +42,7 @@ class DeviceFrame:
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(Generic[D]):
     """power * (log prior + sum_j w_j l_j) at theta = center + basis u, less its value at u = 0.
 
     Row by row the difference l_j(theta) - l_j(center) is summed instead of l_j, so that in float32 the sum keeps
@@ -48,7 +50,7 @@ class Target:
     the fractional one.
     """
 
-    model: Model
+    model: D
     rows: Rows
     weights: jax.Array  # (row,)
     frame: DeviceFrame

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -200,6 +201,16 @@ class Progress(Protocol):
     def __call__(self, stage: str, done: int, total: int) -> None: ...
 
 
+@dataclass(frozen=True)
+class Call:
+    """The arguments of a call of `Engine.map`: which program, over which shards, with what."""
+
+    program: Callable[..., Any]
+    blocks: Any
+    per_shard: Any
+    shared: Any
+
+
 class Engine(ABC):
     """Runs a program over shards and yields (shard, result) as they finish."""
 
@@ -212,8 +223,14 @@ class Engine(ABC):
         shared: Any,
         shards: Sequence[int] | None = None,
         on_done: Callable[[int], None] | None = None,
+        on_failure: Callable[[int, str], None] | None = None,
     ) -> Iterator[tuple[int, Any]]:
-        """Yield (shard, program(rows, weights, per_shard[shard], shared)) for the shards named, or all."""
+        """Yield (shard, program(rows, weights, per_shard[shard], shared)) for the shards named, or all.
 
-    def prepare(self, program: Callable[..., Any], blocks: Any, per_shard: Any, shared: Any) -> None:  # noqa: B027
-        """Told that `map` will be called with arguments like these: an engine may compile the program meanwhile."""
+        A shard that cannot be computed is an error. With `on_failure`, that is called with the shard and the reason
+        instead, and the other shards go on.
+        """
+
+    def prepare(self, call: Call) -> Future[None] | None:
+        """Told that `map` will be called with arguments of these shapes; an engine may compile the program."""
+        return None

@@ -56,7 +56,10 @@ def test_demo_writes_a_posterior_that_loads(tmp_path):
         (("status", "no-such-run"), "no-such-run"),
         (("report", "no-such-file.nc"), "no-such-file.nc"),
         (("combine", "no-such.nc", "--out", "x.nc"), "no file no-such.nc"),
-        (("combine", "--method", "consensis", "shard-0.csv", "shard-1.csv", "--out", "x.nc"), "'consensus'"),
+        (
+            ("combine", "--combiner", "consensis", "shard-0.csv", "shard-1.csv", "--out", "x.nc"),
+            "'consensus'",
+        ),
         (("fit", "no-such.parquet", "y ~ x"), "no-such.parquet"),
         (("fit", "rows.parquet", "y ~ x", "--certify-draws", "5"), "at least 20 draws are needed"),
         (("fit", "rows.parquet", "y ~ x", "--certify-sd", "2"), "the bound must lie between 0 and 0.5"),
@@ -89,13 +92,13 @@ def test_combine_and_compare_read_csv_and_write_netcdf(tmp_path):
         text = "# model = test\n" + draws.to_csv(index=False) + "# Elapsed\n"
         (tmp_path / f"shard-{shard}.csv").write_text(text)
     files = [f"shard-{k}.csv" for k in range(3)]
-    done = run("combine", *files, "--method", "algorithm-1", "--out", "posterior.nc", cwd=tmp_path)
+    done = run("combine", *files, "--combiner", "algorithm-1", "--out", "posterior.nc", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "1,200 draws of beta" in done.stdout
     pd.DataFrame({"beta.1": rng.normal(1, 1, 500), "beta.2": rng.normal(size=500)}).to_csv(
         tmp_path / "all.csv", index=False
     )
-    done = run("compare", *files, "--reference", "all.csv", "--methods", "recenter,swiss", cwd=tmp_path)
+    done = run("compare", *files, "--reference", "all.csv", "--combiners", "recenter,swiss", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "noise floor" in done.stdout
 
@@ -114,7 +117,7 @@ def test_fit_report_status_and_predict(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "Priors: " in done.stdout
-    assert shardmc.load(tmp_path / "run").plan["keep"] == 0.1
+    assert shardmc.load(tmp_path / "run").plan.keep == 0.1
     assert shardmc.load(tmp_path / "run").polished.sentence[:20] in done.stdout
     assert "4 of 4 shards are done" in run("status", "run", cwd=tmp_path).stdout
     assert (tmp_path / "run" / "report.html").exists()

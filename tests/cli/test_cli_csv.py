@@ -29,7 +29,7 @@ def test_missing_values_of_a_csv_are_refused_or_dropped(tmp_path):
     done = run(*fit, "--drop-missing", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     posterior = shardmc.load(tmp_path / "run")
-    assert posterior.plan["rows"] == 988
+    assert posterior.plan.rows == 988
     assert "12 rows with missing values were dropped." in posterior.notes
     table.dropna().to_csv(tmp_path / "whole.csv", index=False)
     assert len(posterior.predict(tmp_path / "whole.csv")) == 988

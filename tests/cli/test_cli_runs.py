@@ -75,7 +75,7 @@ def sites(tmp_path_factory):
             linear.model(),
             linear.rows_of(site, size),
             share=size / 1_000,
-            num_draws=size,
+            draws=size,
             shard=site,
             sampler=linear.exact(),
             path=folder / f"site-{site}.nc",
@@ -89,7 +89,7 @@ def test_combine_takes_sites_files_as_they_are(sites, tmp_path):
     assert "put together from the sites' own modes" in shown
     loaded, here = shardmc.load(tmp_path / "posterior.nc"), shardmc.combine_sites(sites)
     np.testing.assert_array_equal(loaded.theta, here.theta)
-    run("combine", *sites, "--method", "wasserstein", "--out", tmp_path / "other.nc")
+    run("combine", *sites, "--combiner", "wasserstein", "--out", tmp_path / "other.nc")
     assert not np.array_equal(shardmc.load(tmp_path / "other.nc").theta, here.theta)
 
 
@@ -103,5 +103,5 @@ def test_combine_refuses_what_sites_say_themselves(sites, tmp_path):
     with pytest.raises(DataError, match=r"draws\.nc was not; combine files of one kind only"):
         run("combine", *sites, tmp_path / "draws.nc", *out)
     with pytest.raises(OptionError, match="sites hand out rescaled ones"):
-        run("combine", *sites, *out, "--method", "consensus")
+        run("combine", *sites, *out, "--combiner", "consensus")
     assert not (tmp_path / "posterior.nc").exists()

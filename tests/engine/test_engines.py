@@ -9,11 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import shardmc
 from shardmc.data import Partition, as_source
 from shardmc.engine import Dask, Local
-from shardmc.engine.local import _compiler, run_batch
+from shardmc.engine.local import default_batch, run_batch
 from shardmc.errors import OptionError
 from shardmc.model.precision import double_precision
+from shardmc.types import Call, Engine
 
 SIZES = (5, 9, 7, 9, 4, 8, 6)
 
@@ -272,8 +274,7 @@ def test_what_was_prepared_is_not_compiled_again():
     program, per_shard, shared = moments(), (np.ones(5, np.float32), np.arange(5)), {"slope": np.float32(2)}
     engine = Local()
     before = run_batch._cache_size()
-    engine.prepare(program, blocks, per_shard, shared)
-    _compiler().submit(lambda: None).result()  # the thread takes one thing after another
+    engine.prepare(Call(program, blocks, per_shard, shared)).result()
     assert run_batch._cache_size() == before + 1
     prepared = dict(engine.map(program, blocks, per_shard, shared))
     assert run_batch._cache_size() == before + 1
@@ -291,8 +292,7 @@ def test_a_program_that_cannot_be_compiled_says_so_where_it_is_run():
     def broken(rows, weights, shard, shared):
         raise ValueError("no such program")
 
-    Local().prepare(broken, blocks, None, None)
-    _compiler().submit(lambda: None).result()
+    assert isinstance(Local().prepare(Call(broken, blocks, None, None)).exception(), ValueError)
     with pytest.raises(ValueError, match="no such program"):
         list(Local().map(broken, blocks, None, None))
 
@@ -307,11 +307,46 @@ def test_preparing_computes_no_shard(engine):
         return jnp.sum(weights * rows["x"])
 
     before = run_batch._cache_size()
-    engine.prepare(counted, blocks, np.arange(5), None)
-    _compiler().submit(lambda: None).result()
+    engine.prepare(Call(counted, blocks, np.arange(5), None)).result()
     jax.effects_barrier()
     assert seen == []
     list(engine.map(counted, blocks, np.arange(5), None))
     jax.effects_barrier()
     assert set(seen) == set(range(5))  # the control: the counter counts
     assert run_batch._cache_size() == before + 1
+
+
+def test_an_accelerator_gets_fewer_larger_batches_than_cores_do():
+    blocks = as_source({"x": np.arange(6_400.0)}).split(Partition(640), 0)
+    assert default_batch(blocks, 2, accelerated=False) == 32
+    assert default_batch(blocks, 1, accelerated=True) == 128
+    assert default_batch(blocks, 8, accelerated=True) == 20
+
+
+class LosesShards(Engine):
+    """An engine whose workers die at some shards."""
+
+    def __init__(self, lost):
+        self.lost = lost
+
+    def map(self, program, blocks, per_shard, shared, shards=None, on_done=None, on_failure=None):
+        wanted = range(blocks.num_shards) if shards is None else shards
+        left = wanted if on_failure is None else [shard for shard in wanted if shard not in self.lost]
+        yield from Local().map(program, blocks, per_shard, shared, left, on_done)
+        for shard in set(wanted) - set(left):
+            on_failure(shard, "its worker died")
+
+
+def test_shards_that_an_engine_loses_are_named_and_the_others_are_kept(tmp_path):
+    rows = np.random.default_rng(0).normal(size=600).astype(np.float32)
+    model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+    options = {"shards": 6, "draws": 120, "run_dir": tmp_path / "run"}
+    posterior = shardmc.fit(model, rows, engine=LosesShards({2, 4}), **options)
+    (note,) = [note for note in posterior.notes if "failed" in note]
+    assert note == "2 of 6 shards failed and are missing from the result (shard 2: its worker died)"
+    assert set(posterior.shard) == {0, 1, 3, 5}
+    again = shardmc.fit(model, rows, **options)
+    assert "Shard 2 failed before: its worker died" in again.notes
+    assert set(again.shard) == set(range(6))
+    with pytest.raises(shardmc.ShardmcError, match="No shard could be sampled; shard 0: its worker died"):
+        shardmc.fit(model, rows, engine=LosesShards(range(6)), shards=6, draws=120)

@@ -102,10 +102,10 @@ def test_negative_binomial_is_nuts_on_all_rows(policies, full_data_nuts):
 
 
 def test_the_posterior_says_what_was_fitted(poisson):
-    plan = poisson.plan
-    assert plan["formula"] == "claims ~ age + region"
-    assert plan["family"] == "Poisson()"
-    assert plan["priors"]["Intercept"].startswith("normal(-")
+    regression = poisson.regression
+    assert regression.formula == "claims ~ age + region"
+    assert regression.family == "Poisson()"
+    assert regression.priors["Intercept"].startswith("normal(-")
     assert poisson.names == ("Intercept", "age", "region[T.south]", "region[T.west]")
     assert poisson.certificate is not None
     summary = poisson.summary()
@@ -126,7 +126,7 @@ def test_predictions_are_those_of_the_draws(policies, poisson):
     table = predict(poisson, columns, draws=10_000)
     np.testing.assert_allclose(table["mean"], expected.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(table["sd"], expected.std(axis=0, ddof=1), rtol=1e-4)
-    np.testing.assert_allclose(table["lower"], np.quantile(expected, 0.05, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(table["lower"], np.quantile(expected, 0.025, axis=0), rtol=1e-6)
     assert predict(poisson, columns, kind="draws", draws=100).shape == (100, 50)
     assert list(predict(poisson, columns, kind="mean").columns) == ["mean"]
 
@@ -220,7 +220,7 @@ def test_a_run_folder_keeps_a_posterior_that_predicts(policies, tmp_path):
         run_dir=run,
     )
     assert "I(age / 10)" in posterior.draws
-    assert posterior.plan["priors"]["I(age / 10)"] == "normal(0, 1)"
+    assert posterior.regression.priors["I(age / 10)"] == "normal(0, 1)"
     again = shardmc.load(run)
     new = policies.iloc[:3]
     pd.testing.assert_frame_equal(predict(again, new), predict(posterior, new))

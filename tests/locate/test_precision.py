@@ -120,16 +120,16 @@ def test_a_likelihood_that_overflows_in_single_precision_is_computed_in_double()
 
 class TestFit:
     def test_chooses_double_where_it_matters_and_says_why(self, auto):
-        assert auto.plan["precision"] == "double"
-        assert auto.plan["noise_log_density"] > LOG_DENSITY
-        assert "would move the log posterior by" in auto.plan["precision_reason"]
+        assert auto.plan.precision == "double"
+        assert auto.plan.noise_log_density > LOG_DENSITY
+        assert "would move the log posterior by" in auto.plan.precision_reason
         assert any(note.startswith("Computed in double precision:") for note in auto.notes)
         assert auto.certificate.verdict == "within"
 
     def test_chooses_single_where_it_is_enough(self, logistic):
         posterior = shardmc.fit(*logistic, **FIT)
-        assert posterior.plan["precision"] == "single"
-        assert "rounding moves" in posterior.plan["precision_reason"]
+        assert posterior.plan.precision == "single"
+        assert "rounding moves" in posterior.plan.precision_reason
         assert not any("precision" in note for note in posterior.notes)
 
     def test_draws_are_those_of_double_precision(self, weibull, auto):
@@ -137,16 +137,16 @@ class TestFit:
         # The search for the mode began elsewhere, so that the draws are moved by the tolerance of the mode at most.
         gap = (auto.theta - double.theta) / double.theta.std(axis=0)
         assert np.abs(gap).max() < DECREMENT
-        assert double.plan["precision_reason"] == "precision='double'"
+        assert double.plan.precision_reason == "precision='double'"
 
     def test_single_precision_damages_the_draws(self, weibull, auto):
         """The negative control: what the choice prevents."""
         single = shardmc.fit(*weibull, **FIT, precision="single", sampler="independence")
-        assert single.plan["precision"] == "single"
+        assert single.plan.precision == "single"
         assert np.mean(single.shards.acceptance) < np.mean(auto.shards.acceptance) - 0.1
 
     def test_jax_stays_as_it_was(self, weibull, auto):
-        assert auto.plan["precision"] == "double"
+        assert auto.plan.precision == "double"
         assert jnp.zeros(1).dtype == jnp.float32
 
         def fails(stage, done, total):
@@ -167,10 +167,8 @@ class TestFit:
 
     def test_the_users_float64_is_kept_or_left_on_request(self, logistic):
         with double_precision():
-            assert (
-                shardmc.fit(*logistic, **FIT, check=False).plan["precision_reason"] == "JAX runs in float64"
-            )
-            assert shardmc.fit(*logistic, **FIT, precision="single").plan["precision"] == "single"
+            assert shardmc.fit(*logistic, **FIT, check=False).plan.precision_reason == "JAX runs in float64"
+            assert shardmc.fit(*logistic, **FIT, precision="single").plan.precision == "single"
             assert jnp.zeros(1).dtype == jnp.float64
 
     def test_a_resumed_run_keeps_its_precision(self, weibull, auto, tmp_path, monkeypatch):
@@ -183,7 +181,7 @@ class TestFit:
         monkeypatch.setattr("shardmc.locate.precision.measure_noise", lambda *_: Noise(0.0, 0.0))
         resumed = shardmc.fit(*weibull, **FIT, run_dir=tmp_path / "run")
         np.testing.assert_array_equal(resumed.theta, auto.theta)
-        assert resumed.plan["precision_reason"] == auto.plan["precision_reason"]
+        assert resumed.plan.precision_reason == auto.plan.precision_reason
         with pytest.raises(shardmc.errors.RunError, match="precision"):
             shardmc.fit(*weibull, **FIT, run_dir=tmp_path / "run", precision="single")
 
@@ -204,4 +202,4 @@ def test_a_choice_survives_a_run_folder(noise):
 def test_appended_rows_are_measured_with_the_old_ones(weibull, auto):
     model, y = weibull
     both = shardmc.append(auto, model, y[:500], weights=FIT["weights"][:500], shards=1)
-    assert both.plan["precision"] == "double"
+    assert both.plan.precision == "double"

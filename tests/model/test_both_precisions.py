@@ -76,7 +76,7 @@ def test_a_model_that_holds_arrays_is_fitted_in_both_precisions(make):
     for precision in ("auto", "double"):
         posterior = shardmc.fit(model, data, precision=precision, **options)
         means.append(posterior.mode)
-        assert posterior.plan["precision"] == {"auto": "single"}.get(precision, precision)
+        assert posterior.plan.precision == {"auto": "single"}.get(precision, precision)
     # The same posterior: modes are found to 0.01 of its standard deviations.
     sd = np.sqrt(np.diag(np.linalg.inv(posterior.curvature)))
     assert np.abs((means[0] - means[1]) / sd).max() < 0.02
@@ -104,8 +104,8 @@ def test_a_compiled_part_that_holds_arrays_stays_in_single_precision_and_says_so
         lambda p, rows: -0.5 * (rows["y"] - rows["x"] @ p["beta"] - part(p["beta"])) ** 2, None, {"beta": 2}
     )
     posterior = shardmc.fit(model, {"x": X, "y": Y}, shards=2, draws=100)
-    assert posterior.plan["precision"] == "single"
-    assert "cannot be computed in double precision" in posterior.plan["precision_reason"]
+    assert posterior.plan.precision == "single"
+    assert "cannot be computed in double precision" in posterior.plan.precision_reason
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

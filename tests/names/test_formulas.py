@@ -141,8 +141,8 @@ def test_priors_of_a_column_and_of_the_parameter_of_its_name():
     rows = table("sigma")
     priors = {"`sigma`": "normal(0, 3)", "sigma": "exponential(2)"}
     posterior = glm("y ~ sigma + z", rows, priors=priors, shards=2, draws=60, check=False)
-    assert posterior.plan["priors"]["`sigma`"] == "normal(0, 3)"
-    assert posterior.plan["priors"]["sigma"] == "exponential(2)"
+    assert posterior.regression.priors["`sigma`"] == "normal(0, 3)"
+    assert posterior.regression.priors["sigma"] == "exponential(2)"
     with pytest.raises(OptionError, match="Unknown parameter in priors 'a'"):
         glm("y ~ `a[0]`", table("a[0]"), priors={"a": "normal(0, 1)"})
 
@@ -180,5 +180,5 @@ def test_the_command_line_fits_hostile_columns(tmp_path):
     assert "\x1b[31m" not in done.stdout
     posterior = shardmc.load(tmp_path / "run")
     assert name in posterior.draws
-    assert posterior.plan["priors"][name] == "normal(0, 9)"
+    assert posterior.regression.priors[name] == "normal(0, 9)"
     assert (tmp_path / "run" / "report.html").exists()

@@ -12,7 +12,7 @@ import pytest
 from shardmc.check.agreement import agree
 from shardmc.check.certificate import Certificate, certify, choose
 from shardmc.check.polishing import polish_draws
-from shardmc.posterior import Posterior, ShardTable
+from shardmc.posterior import Plan, Posterior, ShardTable
 from shardmc.report import write_report
 from shardmc.types import Finding, Located, Mode
 
@@ -100,14 +100,14 @@ def _polished(posterior: Posterior) -> Posterior:
         theta=theta,
         certificate=certificate,
         polished=polished,
-        plan={**posterior.plan, "polish": True},
+        plan=replace(posterior.plan, polish=True),
         seconds={**posterior.seconds, "polish": 0.7},
         passes={**posterior.passes, "polish": 100.0},
     )
 
 
 def _bare(posterior: Posterior) -> Posterior:
-    """Draws that somebody sampled elsewhere: nothing is known about them but the draws."""
+    """Draws that somebody sampled elsewhere: little is known about them but the draws."""
     shards, dim = posterior.shards.num_shards, len(posterior.names)
     missing = np.full(shards, np.nan)
     table = replace(
@@ -120,7 +120,8 @@ def _bare(posterior: Posterior) -> Posterior:
         disagreement=None,
     )
     draws, theta, names = posterior.draws, posterior.theta, posterior.names
-    return Posterior(draws, theta, names, posterior.shard, table, None)
+    plan = Plan(rows=1000 * shards, shards=shards, seed=0, combiner="Recenter()")
+    return Posterior(draws, theta, names, posterior.shard, table, plan)
 
 
 def gaussian_posterior(
@@ -222,19 +223,19 @@ def _table(
     )
 
 
-def _plan(shards: int, per_shard: int, pooled: bool) -> dict[str, object]:
-    return {
-        "rows": 1000 * shards,
-        "shards": shards,
-        "draws": shards * per_shard,
-        "draws_per_shard": per_shard,
-        "seed": 7,
-        "shuffle": True,
-        "stratified": False,
-        "weighted": False,
-        "keep": 0.2,
-        "sampler": "Auto()",
-        "combiner": "Recenter()" if pooled else "Consensus()",
-        "scaling": "rescaled" if pooled else "fractional",
-        "kept_rows": 12,
-    }
+def _plan(shards: int, per_shard: int, pooled: bool) -> Plan:
+    return Plan(
+        rows=1000 * shards,
+        shards=shards,
+        draws=shards * per_shard,
+        draws_per_shard=per_shard,
+        seed=7,
+        shuffle=True,
+        stratified=False,
+        weighted=False,
+        keep=0.2,
+        sampler="Auto()",
+        combiner="Recenter()" if pooled else "Consensus()",
+        scaling="rescaled" if pooled else "fractional",
+        kept_rows=12,
+    )

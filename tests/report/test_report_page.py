@@ -13,6 +13,7 @@ import pytest
 
 import shardmc
 from shardmc.errors import RunError
+from shardmc.posterior import Plan
 from shardmc.report import repr_html, write_report
 from shardmc.report.page import render
 from shardmc.report.tables import call
@@ -179,7 +180,12 @@ def test_names_are_escaped(make_posterior):
     posterior = make_posterior(
         len(NASTY), 8, names=NASTY, findings=(Finding("note", "<i>", "<u>x</u>", "<s>"),)
     )
-    posterior = replace(posterior, plan={"<em>": "<q>"}, notes=("<small>",), versions={"<x>": "<y>"})
+    posterior = replace(
+        posterior,
+        plan=replace(posterior.plan, combiner="<em><q>"),
+        notes=("<small>",),
+        versions={"<x>": "<y>"},
+    )
     tags = {"script", "i", "u", "s", "em", "q", "small", "x", "y"}
     for source in (render(posterior), repr_html(posterior)):
         page = Page(source)
@@ -240,16 +246,16 @@ def test_the_call_of_a_formula_is_that_of_glm():
         "draws": 90,
     }
     posterior = shardmc.glm("y ~ x", table, **options, seed=np.int64(2), priors={"x": "normal(0, 1)"})
-    text = call(posterior.plan)
+    text = call(posterior.plan, posterior.regression)
     again = eval(text, {"shardmc": shardmc, "data": table, "posterior": posterior})
     np.testing.assert_array_equal(again.theta, posterior.theta)
     assert again.plan == posterior.plan
 
 
 def test_appended_rows_have_no_single_call():
-    plan = {"shards": 3, "draws": 90, "seed": 1}
+    plan = Plan(rows=100, shards=3, draws=90, seed=1, combiner="Recenter()")
     assert call(plan) is not None
-    assert call({**plan, "appended_rows": 10}) is None
+    assert call(replace(plan, appended_rows=10)) is None
 
 
 def test_writes_where_it_is_told(cases, tmp_path):

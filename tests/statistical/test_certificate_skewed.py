@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from shardmc.check import Certificate, Certify
+from shardmc.check import Certificate, Certify, certify_draws
 from shardmc.check.skewness import Lines
-from shardmc.judge import Result, certify_result
-from shardmc.model import Model
 from shardmc.types import Mode
 
 DRAWS, SEEDS = 8_000, 10
@@ -77,11 +75,8 @@ TARGETS = {
 
 def certified(target: Target, theta: np.ndarray, rng: np.random.Generator) -> Certificate:
     dim = theta.shape[1]
-    model = Model(lambda params, rows: -0.5 * rows**2, None, {"x": dim})
-    worth = np.full(dim, float(len(theta)))
-    return certify_result(model, target.score, target.mode, Result(theta, {}, None, ()), rng, lambda: worth)[
-        0
-    ]
+    names, worth = [f"x[{k}]" for k in range(dim)], np.full(dim, float(len(theta)))
+    return certify_draws(names, target.score, target.mode, theta, None, rng, lambda: worth)[0]
 
 
 def spoiled(theta: np.ndarray, how: str) -> np.ndarray:
@@ -143,7 +138,6 @@ def test_harder_cases_take_more_gradients_within_the_limit():
     target = TARGETS["log Gammas"]
     rng = np.random.default_rng(3)
     theta = target.draw(DRAWS, rng)
-    model = Model(lambda params, rows: -0.5 * rows**2, None, {"x": 4})
     asked = []
 
     def score(points):
@@ -151,9 +145,8 @@ def test_harder_cases_take_more_gradients_within_the_limit():
         return np.where(np.arange(4) == 3, 5 * np.sin(3 * points), 0) + target.score(points)
 
     options = Certify(draws=50, max_draws=400)
-    result = Result(theta, {}, None, ())
-    certificate, chosen = certify_result(
-        model, score, target.mode, result, rng, lambda: np.full(4, 8_000.0), options=options
+    certificate, chosen = certify_draws(
+        list("abcd"), score, target.mode, theta, None, rng, lambda: np.full(4, 8_000.0), options=options
     )
     assert certificate.verdict != "within"  # the score is another density's
     assert sum(asked) == len(chosen) == certificate.num_gradients <= 400

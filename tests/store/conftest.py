@@ -36,5 +36,5 @@ def finished_run(tmp_path: Path, manifest: Manifest, draws: Callable[[int], dict
     with Run.open(folder, manifest) as run:
         for shard in range(NUM_SHARDS):
             run.write(shard, draws(shard))
-        run.write_located({"mode": np.arange(3.0), "curvature": np.eye(3)})
+        run.write_part("located", {"mode": np.arange(3.0), "curvature": np.eye(3)})
     return folder

@@ -135,10 +135,10 @@ def test_a_pickle_in_place_of_the_modes(tmp_path, finished_run, manifest):
     marker = tmp_path / "marker"
     (finished_run / "located.npz").write_bytes(pickle.dumps(Marker(marker)))
     with Run.open(finished_run, manifest) as run:
-        assert run.read_located() is None
-        assert "located.npz, is damaged" in run.notes[-1]
-        run.write_located({"mode": np.ones(3)})
-        assert run.read_located() is not None
+        assert run.read_part("located") is None
+        assert "located.npz is damaged" in run.notes[-1]
+        run.write_part("located", {"mode": np.ones(3)})
+        assert run.read_part("located") is not None
     assert not marker.exists()
 
 

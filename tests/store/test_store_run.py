@@ -14,7 +14,7 @@ from shardmc.store.status import status
 def test_a_new_run_has_nothing(tmp_path, manifest):
     with Run.open(tmp_path / "deep" / "run", manifest) as run:
         assert run.finished() == []
-        assert run.read_located() is None
+        assert run.read_part("located") is None
         assert run.notes == []
 
 
@@ -81,7 +81,7 @@ def test_a_failed_shard_can_be_done_later_and_a_done_one_fail(tmp_path, manifest
 
 def test_located_is_kept(finished_run, manifest):
     with Run.open(finished_run, manifest) as run:
-        located = run.read_located()
+        located = run.read_part("located")
     assert located is not None
     np.testing.assert_array_equal(located["curvature"], np.eye(3))
 

@@ -1,25 +1,37 @@
 """Checks: how wrong the result is, whether the shards agree, whether the chains mixed."""
 
-from shardmc.check.agreement import Agreement, agree
+from shardmc.check.agreement import Agreement, AgreementCheck, agree
 from shardmc.check.certificate import Certificate, Certify, certify, certify_options, choose, polish
-from shardmc.check.chains import ChainDiagnostics, diagnose
+from shardmc.check.certification import CertificateCheck, certify_draws, verdict_findings
+from shardmc.check.chains import ChainCheck, ChainDiagnostics, diagnose
+from shardmc.check.check import Check, Evidence, Outcome, Score
 from shardmc.check.findings import ordered
 from shardmc.check.polishing import Polished, polish_draws
 from shardmc.check.verdict import Bounds
 
 __all__ = [
+    "CHECKS",
     "Agreement",
     "Bounds",
     "Certificate",
     "Certify",
     "ChainDiagnostics",
+    "Check",
+    "Evidence",
+    "Outcome",
     "Polished",
+    "Score",
     "agree",
     "certify",
+    "certify_draws",
     "certify_options",
     "choose",
     "diagnose",
     "ordered",
     "polish",
     "polish_draws",
+    "verdict_findings",
 ]
+
+CHECKS: tuple[Check, ...] = (ChainCheck(), AgreementCheck(), CertificateCheck())
+"""The checks that every run goes through."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from scipy import special
 
+from shardmc.check.check import Check, Evidence, Outcome
 from shardmc.types import Finding, Located
 
 LEVEL = 0.01
@@ -224,3 +226,18 @@ def _uninformed(uninformed: dict[str, int], num_shards: int) -> list[Finding]:
             {"parameters": dict(uninformed)},
         )
     ]
+
+
+@final
+class AgreementCheck(Check):
+    """Whether the shards agree with each other."""
+
+    name = "agreement"
+
+    def applies(self, evidence: Evidence) -> bool:
+        return evidence.located is not None and evidence.located.num_shards > 1
+
+    def __call__(self, evidence: Evidence) -> Outcome:
+        assert evidence.located is not None
+        found = agree(evidence.located, evidence.sizes, evidence.names)
+        return Outcome(found.findings, {"disagreement": found.q})

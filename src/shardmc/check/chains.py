@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from scipy import special
 
+from shardmc.check.check import Check, Evidence, Outcome
 from shardmc.check.mixing import effective_size, split_r_hat
 from shardmc.types import Finding
 
@@ -159,3 +161,14 @@ def _few_draws(ess: np.ndarray, names: Sequence[str]) -> list[Finding]:
             {"ess": float(total[worst])},
         )
     ]
+
+
+@final
+class ChainCheck(Check):
+    """Whether the chains of the shards mixed, accepted enough and did not diverge."""
+
+    name = "chains"
+
+    def __call__(self, evidence: Evidence) -> Outcome:
+        found = diagnose(evidence.chains, evidence.acceptance, evidence.divergences, evidence.names)
+        return Outcome(found.findings, {"ess": found.ess, "r_hat": found.r_hat})

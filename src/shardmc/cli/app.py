@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shardmc._version import __version__
-from shardmc.cli import combine, demo, fit, predict, report, reproduce, status
+from shardmc.cli import combining, fitting, paper, runs
 
 app = typer.Typer(
     name="shardmc",
@@ -34,11 +34,14 @@ def root(
     """Bayesian posteriors for large tables, in seconds, with a certificate of how accurate they are."""
 
 
-app.command("fit")(fit.fit)
-app.command("predict")(predict.predict)
-app.command("report")(report.report)
-app.command("status")(status.status)
-app.command("combine")(combine.combine)
-app.command("compare")(combine.compare)
-app.command("reproduce")(reproduce.reproduce)
-app.command("demo")(demo.demo)
+for command in (
+    fitting.fit,
+    runs.predict,
+    runs.report,
+    runs.status,
+    combining.combine,
+    combining.compare,
+    paper.reproduce,
+    paper.demo,
+):
+    app.command()(command)

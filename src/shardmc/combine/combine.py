@@ -9,7 +9,7 @@ import numpy as np
 
 from shardmc.combine.moments import Varying, invertible_covariances, listed
 from shardmc.combine.read import read_shards
-from shardmc.combine.registry import combiner
+from shardmc.combine.registry import combiner as named_combiner
 from shardmc.combine.result import CombinedDraws
 from shardmc.types import Combiner, Located, ShardDraws
 
@@ -19,7 +19,7 @@ FAR = 10.0
 
 def combine(
     draws: Any,
-    method: str | Combiner = "recenter",
+    combiner: str | Combiner = "recenter",
     *,
     shares: Sequence[float] | np.ndarray | None = None,
     located: Located | None = None,
@@ -29,7 +29,7 @@ def combine(
 ) -> CombinedDraws:
     """Combine draws of the shards' subposteriors into draws of the full posterior.
 
-    The draws are taken to be of the subposteriors that the method combines, and on the scale on which it
+    The draws are taken to be of the subposteriors that the combiner takes, and on the scale on which it
     should combine them: nothing in them tells. "recenter", "algorithm-1", "swiss", "mposterior",
     "wasserstein", "pie" and "empirical-wasserstein" take rescaled subposteriors, prior times the shard's
     likelihood to the power 1 / share; "consensus", "product", "nonparametric-product",
@@ -44,18 +44,18 @@ def combine(
         array (draw, dim), a mapping from names to arrays, a pandas table, an xarray.DataTree in ArviZ's
         layout, or the path of a netCDF or CSV file (CmdStan's included). Shards may have unequal numbers of
         draws.
-    method
+    combiner
         The name of a combiner (an unknown one is refused with a list of all), or a combiner.
     shares
         Part of all rows that each shard has; equal without it.
     located
         Modes and curvatures, where they are known.
     seed
-        Of the random numbers that some methods need.
+        Of the random numbers that some combiners need.
     names
         Names of the columns, where `draws` are arrays.
     options
-        Options of the method.
+        Options of the combiner.
 
     Returns
     -------
@@ -69,12 +69,12 @@ def combine(
     >>> combined.draws["beta"].shape
     (1000,)
     """
-    chosen = combiner(method, **options)
+    chosen = named_combiner(combiner, **options)
     values, layout = read_shards(draws, names)
     share = None if shares is None else np.asarray(shares, dtype=np.float64)
     shards = ShardDraws.of(values, share, chosen.scaling)
     combined = chosen(shards, located, np.random.default_rng(seed))
-    label = method if isinstance(method, str) else type(method).__name__
+    label = combiner if isinstance(combiner, str) else type(combiner).__name__
     notes = (*far_shards(shards), *combined.notes)
     return CombinedDraws(combined.values, layout, combined.shard, notes, label)
 

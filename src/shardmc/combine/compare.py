@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmc.combine.distance import Distribution, Side, distances, noise_floor
 from shardmc.combine.layout import Layout
 from shardmc.combine.read import read_draws, read_shards
 from shardmc.combine.registry import COMBINERS, combiner
-from shardmc.distance import Distribution, Side, distances, noise_floor
 from shardmc.errors import OptionError, ShardmcError, unknown
 from shardmc.types import Combiner, Located, Scaling, ShardDraws
 
@@ -46,7 +46,7 @@ class Comparison:
 def compare(
     draws: Any,
     reference: Any,
-    methods: Sequence[str | Combiner] | None = None,
+    combiners: Sequence[str | Combiner] | None = None,
     *,
     scaling: Scaling = "rescaled",
     shares: Sequence[float] | np.ndarray | None = None,
@@ -64,16 +64,16 @@ def compare(
         ...} with both kinds of subposteriors, of which each method gets the one it combines.
     reference
         Draws of the full posterior, in any form that one shard may have; or exact distributions, one per
-        coordinate (`shardmc.distance`).
-    methods
-        Names or combiners; without them every method for which there are draws.
+        coordinate (`shardmc.combine.distance`).
+    combiners
+        Names or combiners; without them every one for which there are draws.
     scaling
         Which subposteriors `draws` are of, where it is not a mapping. A method that combines others is
         refused.
     shares, located, names
         As in `combine`.
     distance_names
-        Keys of `shardmc.distance.DISTANCES`; without it all that the reference allows.
+        Keys of `shardmc.combine.distance.DISTANCES`; without it all that the reference allows.
     seed
         Of the random numbers of the methods and of the noise floor.
 
@@ -95,7 +95,7 @@ def compare(
 
     shards, layout = _both_scalings(draws, scaling, shares, names)
     target = _reference(reference, layout, names)
-    chosen = _chosen(methods, shards, located)
+    chosen = _chosen(combiners, shards, located)
     rows: dict[str, dict[str, float]] = {}
     notes: dict[str, tuple[str, ...]] = {}
     for label, method in chosen.items():
@@ -173,16 +173,16 @@ def _reference(reference: Any, layout: Layout, names: Sequence[str] | None) -> S
 
 
 def _chosen(
-    methods: Sequence[str | Combiner] | None, shards: Mapping[Scaling, ShardDraws], located: Located | None
+    combiners: Sequence[str | Combiner] | None, shards: Mapping[Scaling, ShardDraws], located: Located | None
 ) -> dict[str, Combiner]:
     """The combiners to run, by the label of their row."""
-    if methods is None:
+    if combiners is None:
         made = {name: combiner(name) for name in COMBINERS if name != "laplace" or located is not None}
         return {name: one for name, one in made.items() if one.scaling in shards}
-    if isinstance(methods, (str, Combiner)):
-        methods = [methods]
+    if isinstance(combiners, (str, Combiner)):
+        combiners = [combiners]
     chosen: dict[str, Combiner] = {}
-    for method in methods:
+    for method in combiners:
         made = combiner(method)
         label = method if isinstance(method, str) else repr(method)
         if made.scaling not in shards:

@@ -71,6 +71,15 @@ def pool(values: Sequence[np.ndarray], weights: np.ndarray) -> tuple[np.ndarray,
     return pooled, shard, _repeat_notes(counts, lengths)
 
 
+def pooled_count(per_shard: int, weights: np.ndarray) -> int:
+    """How many draws `pool` makes of equally many draws of every shard.
+
+    >>> pooled_count(17, np.full(3, 1 / 3))
+    51
+    """
+    return _size(np.full(len(weights), per_shard), weights)
+
+
 def _size(lengths: np.ndarray, weights: np.ndarray) -> int:
     """Number of pooled draws."""
     total = int(lengths.sum())

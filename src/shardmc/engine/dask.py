@@ -16,15 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks
-from shardmc.errors import OptionError, SamplingError
+from shardmc.engine.local import default_batch
+from shardmc.errors import DataError, ModelError, OptionError, SamplingError
 from shardmc.model.precision import Precision
 from shardmc.types import Engine
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-_ROUNDS = 4
-"""Batches per thread that a map is cut into, so that no worker waits long for the last one."""
 _MOST_IN_FLIGHT = 64
 _PAUSE = 0.1
 _ATTEMPTS = 4
@@ -69,7 +68,7 @@ class Dask(Engine):
         self.client = _connected(client)
         self.batch = batch
         self.resources = dict(resources or {})
-        self._threads: int | None = None
+        self._found: _Workers | None = None
         self._sent: dict[tuple[int | bytes, ...], dict[int, Future]] = {}
 
     def map(
@@ -80,13 +79,15 @@ class Dask(Engine):
         shared: Any,
         shards: Sequence[int] | None = None,
         on_done: Callable[[int], None] | None = None,
+        on_failure: Callable[[int, str], None] | None = None,
     ) -> Iterator[tuple[int, Any]]:
         wanted = range(blocks.num_shards) if shards is None else shards
         if not len(wanted):
             return
-        size = self.batch or max(1, min(8, blocks.num_shards // (_ROUNDS * self._prepared())))
+        workers = self._prepared()
+        size = self.batch or default_batch(blocks, workers.threads, workers.accelerated)
         rows = self._rows(blocks, size)
-        errand = _Parcel(self.client, _errand(program, shared))
+        call = _ForTasks(self.client, _shared_call(program, shared))
         local = jax.tree.map(np.asarray, per_shard)
 
         def submit(group: Sequence[int]) -> Future:
@@ -96,7 +97,7 @@ class Dask(Engine):
             # Not pure: a hash of the arguments would be taken, and equal calls are never wanted twice.
             return self.client.submit(
                 function,
-                errand.ticket(),
+                call.argument(),
                 *arguments,
                 mine,
                 len(group),
@@ -105,6 +106,12 @@ class Dask(Engine):
             )
 
         for group, results in self._finished(submit, rows, _grouped(wanted, size)):
+            if isinstance(results, _Failure):
+                if on_failure is None or isinstance(results.error, ModelError | DataError | OptionError):
+                    raise results.error
+                for shard in group:
+                    on_failure(shard, str(results.error) or type(results.error).__name__)
+                continue
             for position, shard in enumerate(group):
                 yield shard, jax.tree.map(lambda a, p=position: a[p], results)
                 if on_done is not None:
@@ -116,12 +123,12 @@ class Dask(Engine):
         rows: _ReadRows | _SentRows,
         groups: Sequence[Sequence[int]],
     ) -> Iterator[tuple[Sequence[int], Any]]:
-        """Yield (group, results) as tasks finish; what was lost with a worker is submitted again."""
+        """Yield (group, results) or (group, failure) as tasks end; what was lost with a worker is submitted again."""
         from distributed import as_completed
 
         waiting, pending = deque(groups), dict[Any, Sequence[int]]()
         attempts: dict[int, int] = {}
-        most = max(_MOST_IN_FLIGHT, 4 * self._prepared())
+        most = max(_MOST_IN_FLIGHT, 4 * self._prepared().threads)
         completed = as_completed(loop=self.client.loop, with_results=True, raise_errors=False)
         try:
             while waiting or pending:
@@ -135,29 +142,36 @@ class Dask(Engine):
                 if future.status == "finished":
                     yield group, result
                 elif future.status == "error":
-                    raise _failure(group, result)
+                    yield group, _failure(group, result)
                 else:  # cancelled, because the rows it needs were lost with a worker
                     attempts[group[0]] = attempts.get(group[0], 0) + 1
-                    if attempts[group[0]] == _ATTEMPTS:
-                        raise SamplingError(
-                            f"Shards {group[0]} to {group[-1]} could not be computed: the workers that held their "
-                            f"rows were lost {_ATTEMPTS} times."
-                        )
                     rows.send_again(group)
-                    waiting.appendleft(group)
+                    if attempts[group[0]] < _ATTEMPTS:
+                        waiting.appendleft(group)
+                        continue
+                    yield (
+                        group,
+                        _Failure(
+                            SamplingError(
+                                f"{_named(group)} could not be computed: the workers that held their rows were lost "
+                                f"{_ATTEMPTS} times."
+                            )
+                        ),
+                    )
         finally:
             self.client.cancel(list(pending))
 
-    def _prepared(self) -> int:
-        """Threads of the workers that can take tasks, counted once; waits until there is a worker."""
-        if self._threads is None:
-            from shardmc.engine.worker import Threads
+    def _prepared(self) -> _Workers:
+        """The workers that can take tasks, looked at once; waits until there is one."""
+        if self._found is None:
+            from shardmc.engine.worker import Threads, accelerated
 
             self.client.register_plugin(Threads())
             while not (workers := self._workers()):
                 time.sleep(_PAUSE)
-            self._threads = sum(workers.values())
-        return self._threads
+            kinds: Any = self.client.run(accelerated, workers=list(workers), on_error="ignore")
+            self._found = _Workers(sum(workers.values()), bool(kinds) and all(kinds.values()))
+        return self._found
 
     def _workers(self) -> dict[str, int]:
         """Addresses and threads of the workers that have the resources."""
@@ -179,7 +193,7 @@ class Dask(Engine):
 
     def _rows(self, blocks: Blocks, size: int) -> _ReadRows | _SentRows:
         if blocks.portable:
-            return _ReadRows(_Parcel(self.client, blocks), size)
+            return _ReadRows(_ForTasks(self.client, blocks), size)
         _, batch = next(iter(blocks.batches([0], size)))
         leaves = jax.tree.leaves((batch.rows, batch.row_weights))
         # Blocks that differ only in what they keep have the same arrays, cut in the same way: their rows are sent once.
@@ -189,7 +203,7 @@ class Dask(Engine):
             for leaf in leaves:
                 weakref.finalize(leaf, self._sent.pop, key, None)
         kept = None if batch.kept_rows is None else jax.device_get((batch.kept_rows, batch.kept_weights))
-        return _SentRows(blocks, size, _Parcel(self.client, kept), self._sent[key], self._scatter)
+        return _SentRows(blocks, size, _ForTasks(self.client, kept), self._sent[key], self._scatter)
 
     def _scatter(self, rows: Any) -> Future:
         able = list(self._workers()) if self.resources else None
@@ -206,8 +220,24 @@ class Dask(Engine):
                 time.sleep(_PAUSE)
 
 
+@dataclass(frozen=True)
+class _Workers:
+    """What is known of the workers."""
+
+    threads: int
+    accelerated: bool
+    """Whether all of them compute on an accelerator."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a group of shards has no results."""
+
+    error: Exception
+
+
 @final
-class _Parcel:
+class _ForTasks:
     """A value for many tasks: inside each of them if it is small, otherwise sent to every worker once."""
 
     def __init__(self, client: Client, value: Any) -> None:
@@ -217,7 +247,7 @@ class _Parcel:
         self._content = cloudpickle.dumps(value)
         self._future: Future | None = None
 
-    def ticket(self) -> Any:
+    def argument(self) -> Any:
         """What a task is given in the value's place."""
         from shardmc.engine.worker import held
 
@@ -233,13 +263,13 @@ class _Parcel:
 class _ReadRows:
     """Rows that the workers read themselves."""
 
-    blocks: _Parcel
+    blocks: _ForTasks
     size: int
 
     def task(self, group: Sequence[int]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         from shardmc.engine.worker import run_files
 
-        return run_files, (self.blocks.ticket(), list(group), self.size)
+        return run_files, (self.blocks.argument(), list(group), self.size)
 
     def send_again(self, group: Sequence[int]) -> None:
         """Nothing was sent."""
@@ -252,7 +282,7 @@ class _SentRows:
 
     blocks: Blocks
     size: int
-    kept: _Parcel
+    kept: _ForTasks
     parts: dict[int, Future]  # by the number of the group
     scatter: Callable[[Any], Future]
 
@@ -272,7 +302,7 @@ class _SentRows:
             kept_weights=None,
             starts=(position * batch.capacity).astype(np.int32),
         )
-        return run_rows, (jax.device_get(header), self.parts[number], self.kept.ticket())
+        return run_rows, (jax.device_get(header), self.parts[number], self.kept.argument())
 
     def send_again(self, group: Sequence[int]) -> None:
         """Forget that this group's rows were sent."""
@@ -318,10 +348,10 @@ def _grouped(shards: Sequence[int], size: int) -> list[list[int]]:
     return [list(group) for _, group in groupby(sorted(map(int, shards)), lambda shard: shard // size)]
 
 
-def _errand(program: Callable[..., Any], shared: Any) -> Any:
-    from shardmc.engine.worker import Errand
+def _shared_call(program: Callable[..., Any], shared: Any) -> Any:
+    from shardmc.engine.worker import SharedCall
 
-    return Errand(_pickled(program), jax.tree.map(_on_host, shared), Precision.here())
+    return SharedCall(_pickled(program), jax.tree.map(_on_host, shared), Precision.here())
 
 
 @lru_cache(maxsize=64)
@@ -342,14 +372,20 @@ def _offers(dask_scheduler: Any = None) -> dict[str, tuple[int, dict[str, float]
     return {w.address: (w.nthreads, dict(w.resources)) for w in dask_scheduler.running}
 
 
-def _failure(group: Sequence[int], result: Any) -> BaseException:
+def _failure(group: Sequence[int], result: Any) -> _Failure:
     """What a task raised; a worker that died too often becomes a sentence."""
     from distributed import KilledWorker
 
     _, error, traceback = result
     if isinstance(error, KilledWorker):
-        return SamplingError(
-            f"Shards {group[0]} to {group[-1]} could not be computed: every worker that tried died, most likely for "
-            "want of memory. Use more shards, a smaller batch, or workers with more memory."
+        return _Failure(
+            SamplingError(
+                f"{_named(group)} could not be computed: every worker that tried died, most likely for want of memory. "
+                "Use more shards, a smaller batch, or workers with more memory."
+            )
         )
-    return error.with_traceback(traceback)
+    return _Failure(error.with_traceback(traceback))
+
+
+def _named(group: Sequence[int]) -> str:
+    return f"Shards {group[0]} to {group[-1]}"

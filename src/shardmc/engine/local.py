@@ -19,7 +19,7 @@ from shardmc.data.batch import Batch, Blocks
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.errors import OptionError
 from shardmc.model.precision import Precision
-from shardmc.types import Engine
+from shardmc.types import Call, Engine
 
 _MOST_ROWS = 1 << 22
 """Rows of shards side by side that keep an accelerator busy."""
@@ -32,8 +32,9 @@ def run_batch(
     """program on every shard of a batch; results stacked along a first axis.
 
     Shards run one after another (or `width` at a time) inside one compiled loop: the loop's body does not depend on
-    how many there are, so the batch size does not change the draws. Of a batch that was filled up by repeating a
-    shard only the first `count` are wanted; with `width` 1 no more are computed, and of none none.
+    how many there are, so the batch size does not change the draws. A batch may be padded by repeating its last shard;
+    only the first `count` shards are wanted. With `width=1` the padding shards are skipped, and with `count=0` nothing
+    is computed, whatever the width.
     """
 
     def evaluate(i: jax.Array) -> Any:
@@ -90,6 +91,7 @@ class Local(Engine):
         shared: Any,
         shards: Sequence[int] | None = None,
         on_done: Callable[[int], None] | None = None,
+        on_failure: Callable[[int, str], None] | None = None,
     ) -> Iterator[tuple[int, Any]]:
         wanted = list(range(blocks.num_shards)) if shards is None else list(shards)
         workers, size, width = self._sizes(program, blocks)
@@ -113,19 +115,20 @@ class Local(Engine):
             # Not waiting lets an interruption through at once; what is finished has been yielded.
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def prepare(self, program: Callable[..., Any], blocks: Blocks, per_shard: Any, shared: Any) -> None:
+    def prepare(self, call: Call) -> Future[None] | None:
         """Compile a program in the background, by a call that computes no shard."""
+        program, blocks, per_shard = call.program, call.blocks, call.per_shard
         if not isinstance(blocks, ArrayBlocks):
-            return  # rows would have to be read
+            return None  # rows would have to be read
         _, size, width = self._sizes(program, blocks)
         precision = Precision.here()
 
         def compile_it() -> None:
             with precision.applied():
                 names, batch = next(iter(blocks.batches(range(min(size, blocks.num_shards)), size)))
-                run_batch(program, width, batch, _of_batch(per_shard, names, batch), shared, 0)
+                run_batch(program, width, batch, _of_batch(per_shard, names, batch), call.shared, 0)
 
-        _compiler().submit(compile_it)
+        return _compiler().submit(compile_it)
 
     def _sizes(self, program: Callable[..., Any], blocks: Blocks) -> tuple[int, int, int]:
         """Workers, shards a call and shards side by side.
@@ -133,8 +136,9 @@ class Local(Engine):
         They are the same for every call of a program on these blocks, so that it is compiled for one size only.
         """
         workers = self.workers or _default_workers()
-        size = self.batch or _default_batch(blocks, workers)
-        return workers, size, min(self.width or _default_width(program, blocks), size)
+        accelerated = is_accelerated()
+        size = self.batch or default_batch(blocks, 1 if accelerated else workers, accelerated)
+        return workers, size, min(self.width or default_width(program, blocks.capacity), size)
 
 
 def _of_batch(per_shard: Any, names: Sequence[int], batch: Batch) -> Any:
@@ -159,21 +163,26 @@ def _results(
             on_done(shard)
 
 
-def _default_batch(blocks: Blocks, workers: int) -> int:
-    """A few batches per worker, so that all are busy to the end; on an accelerator few large ones."""
-    if jax.default_backend() == "cpu":
+def is_accelerated() -> bool:
+    """Whether this process computes on an accelerator."""
+    return jax.default_backend() != "cpu"
+
+
+def default_batch(blocks: Blocks, devices: int, accelerated: bool) -> int:
+    """Shards per call: a few calls per device (or core), so that all are busy to the end."""
+    most = 128
+    if not accelerated:
         # Many small shards share the cost of a call; of large ones a few are enough, and rows may be read for them.
         most = min(32, max(8, (1 << 18) // blocks.capacity))
-        return max(1, min(most, blocks.num_shards // (4 * workers)))
-    return max(1, min(128, blocks.num_shards // 4))
+    return max(1, min(most, blocks.num_shards // (4 * devices)))
 
 
-def _default_width(program: Callable[..., Any], blocks: Blocks) -> int:
-    """On an accelerator shards go side by side, as many rows together as the program can do with."""
-    if jax.default_backend() == "cpu":
+def default_width(program: Callable[..., Any], capacity: int) -> int:
+    """Shards side by side: one on a CPU; on an accelerator as many rows together as the program can do with."""
+    if not is_accelerated():
         return 1
     together = min(getattr(program, "rows_together", _MOST_ROWS), _rows_that_fit())
-    return max(1, min(16, together // blocks.capacity))
+    return max(1, min(16, together // capacity))
 
 
 def _rows_that_fit() -> int:
@@ -183,6 +192,6 @@ def _rows_that_fit() -> int:
 
 
 def _default_workers() -> int:
-    if jax.default_backend() != "cpu":
+    if is_accelerated():
         return 2  # the next call waits on the device while the last one's results travel
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

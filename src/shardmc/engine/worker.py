@@ -13,7 +13,7 @@ import jax
 from distributed import Worker, WorkerPlugin
 
 from shardmc.data.batch import Batch, Blocks
-from shardmc.engine.local import run_batch
+from shardmc.engine.local import default_width, is_accelerated, run_batch
 from shardmc.model.precision import Precision
 
 
@@ -36,7 +36,7 @@ class Threads(WorkerPlugin):
 
 
 @dataclass(frozen=True)
-class Errand:
+class SharedCall:
     """What all tasks of one `map` have in common."""
 
     program: bytes  # pickled
@@ -50,21 +50,23 @@ class Errand:
         """
         program = unpickled(self.program)
         with self.precision.applied():
-            stacked = jax.device_get(run_batch(program, 1, make_batch(), per_shard, self.shared, count))
+            batch = make_batch()
+            width = min(default_width(program, batch.capacity), batch.num_shards)
+            stacked = jax.device_get(run_batch(program, width, batch, per_shard, self.shared, count))
         return jax.tree.map(lambda a: a[:count], stacked)
 
 
 def run_rows(
-    errand: Errand, header: Batch, rows: tuple[Any, Any], kept: Any, per_shard: Any, count: int
+    call: SharedCall, header: Batch, rows: tuple[Any, Any], kept: Any, per_shard: Any, count: int
 ) -> Any:
     """Run shards whose rows were sent: `header` is their batch without rows."""
     kept_rows, kept_weights = (None, None) if kept is None else kept
     batch = replace(header, rows=rows[0], row_weights=rows[1], kept_rows=kept_rows, kept_weights=kept_weights)
-    return errand.run(lambda: batch, per_shard, count)
+    return call.run(lambda: batch, per_shard, count)
 
 
 def run_files(
-    errand: Errand, blocks: Blocks, shards: Sequence[int], size: int, per_shard: Any, count: int
+    call: SharedCall, blocks: Blocks, shards: Sequence[int], size: int, per_shard: Any, count: int
 ) -> Any:
     """Run shards whose rows this worker reads itself."""
 
@@ -72,12 +74,17 @@ def run_files(
         ((_, batch),) = blocks.batches(shards, size)
         return batch
 
-    return errand.run(read, per_shard, count)
+    return call.run(read, per_shard, count)
 
 
 def held(content: bytes) -> Any:
     """An object that several tasks need; Dask makes it again where a worker is lost."""
     return pickle.loads(content)
+
+
+def accelerated() -> bool:
+    """Whether this worker computes on an accelerator."""
+    return is_accelerated()
 
 
 @lru_cache(maxsize=64)

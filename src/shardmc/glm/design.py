@@ -22,8 +22,6 @@ from shardmc.names import quoted_where_taken
 
 VERSION = 1
 """Version of the stored form."""
-KEY = "glm"
-"""The key of the design in a posterior's plan."""
 CENTERED = "_centered"
 """Suffix of the location's name if it belongs to a row with shifted columns at zero."""
 
@@ -186,10 +184,9 @@ class Design:
 
 def design_of(posterior: Any) -> Design:
     """The design of a posterior that `glm` made, also after it was saved and loaded."""
-    stored = posterior.plan.get(KEY)
-    if stored is None:
+    if posterior.regression is None:
         raise RunError(
             "The posterior belongs to a model without a formula, so its columns say nothing about new rows. Give a "
             "function, as in posterior.predict(rows, function=lambda params, rows: ...), or use posterior.draws."
         )
-    return Design.from_dict(stored)
+    return Design.from_dict(posterior.regression.design)

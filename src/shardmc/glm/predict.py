@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 from shardmc.data import as_source
 from shardmc.data.reader import spread_positions
 from shardmc.errors import DataError, OptionError, RunError, unknown
-from shardmc.expected import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
 from shardmc.glm.chunk import Chunk, missing
 from shardmc.glm.chunk import Kind as ColumnKind
 from shardmc.glm.design import Design, design_of
 from shardmc.glm.families import Statistic
 from shardmc.posterior import Posterior
+from shardmc.posterior.expected import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
+from shardmc.seeds import Purpose, generator
 from shardmc.store.files import not_written
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def predict(
     rows: Any,
     kind: Kind = "interval",
     *,
-    interval: float = 0.9,
+    interval: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame | np.ndarray:
@@ -168,7 +169,7 @@ def predict_file(
     out: str | os.PathLike[str],
     kind: Kind = "interval",
     *,
-    interval: float = 0.9,
+    interval: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
     on_rows: Callable[[int], None] | None = None,
@@ -230,7 +231,7 @@ def _tables(predictor: Predictor, rows: Any, kind: str, interval: float, seed: i
     check_interval(interval)
     family = predictor.design.family
     levels = [str(level) for level in family.levels_of_response or ()]
-    rng = np.random.default_rng([seed, 5])
+    rng = generator(seed, Purpose.PREDICT)
     at_once = max(1, math.ceil(AT_ONCE / (predictor.num_draws * max(1, len(levels)))))
     for chunk, count in predictor.chunks(rows, at_once):
         if kind == "response":
@@ -308,7 +309,7 @@ def posterior_predictive_check(
     expected = predictor.expected(chunk, count).mean(axis=0)
     if family.levels_of_response is not None:
         expected = expected @ np.arange(len(family.levels_of_response))
-    replicated = predictor.simulated(chunk, count, np.random.default_rng([seed, 6]))
+    replicated = predictor.simulated(chunk, count, generator(seed, Purpose.PREDICTIVE_CHECK))
     table = {
         name: _compare(statistic(observed[None])[0], statistic(replicated))
         for name, statistic in (family.statistics | _means_at_ends(expected)).items()

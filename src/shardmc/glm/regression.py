@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from shardmc.check.findings import ordered
-from shardmc.data import as_source
+from shardmc.data import Source
 from shardmc.errors import DataError
-from shardmc.fit import fit
-from shardmc.glm.design import KEY, Design
+from shardmc.glm.design import Design
 from shardmc.glm.families import Family, named_family
 from shardmc.glm.model import build_model, named_draws
 from shardmc.glm.prepare import Prepared, prepare
 from shardmc.model import Model
-from shardmc.posterior import Posterior
+from shardmc.pipeline import fit, open_rows
+from shardmc.posterior import Posterior, Regression
 from shardmc.types import Finding
 
 
@@ -50,7 +49,7 @@ def glm(
     priors
         Name of a coefficient or term, "coefficients", "Intercept", "sigma", ... -> "normal(0, 1)" and the like, in the
         columns' own units. The intercept's is for all predictors at their means. See `choose_priors` for the
-        defaults; `posterior.plan["priors"]` has those used.
+        defaults; `posterior.regression.priors` has those used.
     offset
         A column, or an expression of columns, added to the linear predictor.
     exposure
@@ -75,33 +74,78 @@ def glm(
     >>> x = rng.normal(size=5_000)
     >>> table = {"x": x, "y": rng.poisson(np.exp(0.5 + 0.3 * x))}
     >>> posterior = glm("y ~ x", table, family="poisson", draws=1_000)
-    >>> list(posterior.draws), posterior.plan["priors"]["x"]
+    >>> list(posterior.draws), posterior.regression.priors["x"]
     (['Intercept', 'x'], 'normal(0, 2.511)')
     """
-    source = as_source(data)
     weights, strata = fit_options.get("weights"), fit_options.get("stratify")
-    prepared = prepare(
-        formula,
-        source,
-        named_family(family),
-        priors,
-        offset=offset,
-        exposure=exposure,
-        trials=trials,
-        drop_missing=drop_missing,
-        taken=[name for name in (weights,) if isinstance(name, str)],
+    regression = _Formula(
+        formula, named_family(family), priors, offset, exposure, trials, drop_missing, weights, strata
     )
-    for option, given in (("weights", weights), ("stratify", strata)):
-        if prepared.dropped and given is not None and not isinstance(given, str):
-            raise DataError(
-                f"{option} was given as an array of all rows, but {prepared.dropped} rows with missing values are "
-                f"dropped; make it a column of the table and give its name."
-            )
-    posterior = fit(model_of(prepared), prepared.source, **fit_options)
-    posterior = _finished(posterior, prepared)
-    if fit_options.get("run_dir") is not None:
-        posterior.save(Path(fit_options["run_dir"]) / "posterior.nc")
-    return posterior
+    return fit(regression, data, **fit_options)
+
+
+@final
+class _Formula:
+    """A formula as a front end of `fit`: it reads the rows to learn the design, and names the draws after it."""
+
+    def __init__(
+        self,
+        text: str,
+        family: Family,
+        priors: Mapping[str, Any] | None,
+        offset: str | None,
+        exposure: str | None,
+        trials: str | int | None,
+        drop_missing: bool,
+        weights: Any,
+        strata: Any,
+    ) -> None:
+        self._text, self._family, self._priors = text, family, priors
+        self._roles = {"offset": offset, "exposure": exposure, "trials": trials}
+        self._drop_missing = drop_missing
+        self._rowwise = {"weights": weights, "stratify": strata}
+        self._prepared: Prepared | None = None
+
+    def open(self, source: Source, seed: int) -> tuple[Source, Model]:
+        weights = self._rowwise["weights"]
+        prepared = prepare(
+            self._text,
+            source,
+            self._family,
+            self._priors,
+            **self._roles,
+            drop_missing=self._drop_missing,
+            taken=[weights] if isinstance(weights, str) else [],
+        )
+        for option, given in self._rowwise.items():
+            if prepared.dropped and given is not None and not isinstance(given, str):
+                raise DataError(
+                    f"{option} was given as an array of all rows, but {prepared.dropped} rows with missing values are "
+                    f"dropped; make it a column of the table and give its name."
+                )
+        self._prepared = prepared
+        return open_rows(model_of(prepared), prepared.source, seed)
+
+    def finish(self, posterior: Posterior) -> Posterior:
+        """The posterior with its design and priors, the intercept first, and what was noticed on the way."""
+        prepared = self._prepared
+        assert prepared is not None
+        design, notes = prepared.design, posterior.notes
+        if prepared.dropped:
+            notes = (*notes, f"{prepared.dropped} rows with missing values were dropped.")
+        return replace(
+            posterior,
+            draws=named_draws(design, posterior.draws),
+            notes=notes,
+            findings=tuple(ordered((*posterior.findings, *_separation(prepared)))),
+            regression=Regression(
+                formula=design.encoder.formula.text,
+                family=str(design.family),
+                priors={name: str(prior) for name, prior in design.priors.items()},
+                dropped_rows=prepared.dropped,
+                design=design.to_dict(),
+            ),
+        )
 
 
 def model_of(prepared: Prepared) -> Model:
@@ -138,26 +182,6 @@ def _start(prepared: Prepared) -> dict[str, Any]:
     elif design.scaling.response_shift:
         start[location] = start[location] - design.scaling.response_shift
     return start
-
-
-def _finished(posterior: Posterior, prepared: Prepared) -> Posterior:
-    """The posterior with its design and priors, the intercept first, and what was noticed on the way."""
-    design = prepared.design
-    plan = {
-        **posterior.plan,
-        "formula": design.encoder.formula.text,
-        "family": str(design.family),
-        "dropped_rows": prepared.dropped,
-        "priors": {name: str(prior) for name, prior in design.priors.items()},
-        KEY: design.to_dict(),
-    }
-    notes = posterior.notes
-    if prepared.dropped:
-        notes = (*notes, f"{prepared.dropped} rows with missing values were dropped.")
-    findings = tuple(ordered((*posterior.findings, *_separation(prepared))))
-    return replace(
-        posterior, draws=named_draws(design, posterior.draws), plan=plan, notes=notes, findings=findings
-    )
 
 
 def _separation(prepared: Prepared) -> tuple[Finding, ...]:

@@ -1,7 +1,7 @@
 """Where the posterior is: modes, curvatures, and the rows that matter much."""
 
-from shardmc.locate.gradients import gradients, prepare_gradients
-from shardmc.locate.leverage import KEEP, Influential, influential, leverage, prepare_influential
+from shardmc.locate.gradients import gradients, gradients_call
+from shardmc.locate.leverage import KEEP, Influential, influential, influential_call, leverage
 from shardmc.locate.newton import DECREMENT, Start, locate, near_mode, newton_steps
 from shardmc.locate.precision import Choice, asked_precision, choose_precision, precision_of_rows
 from shardmc.locate.shards import locate_shards
@@ -15,13 +15,13 @@ __all__ = [
     "asked_precision",
     "choose_precision",
     "gradients",
+    "gradients_call",
     "influential",
+    "influential_call",
     "leverage",
     "locate",
     "locate_shards",
     "near_mode",
     "newton_steps",
     "precision_of_rows",
-    "prepare_gradients",
-    "prepare_influential",
 ]

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks, Rows
+from shardmc.engine.order import in_order
 from shardmc.locate.terms import expanded
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
-from shardmc.order import in_order
 from shardmc.target import DeviceFrame
 from shardmc.types import Engine, Frame, Mode
 

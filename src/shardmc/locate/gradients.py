@@ -11,10 +11,10 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.batch import Blocks, Rows
+from shardmc.engine.order import in_order
 from shardmc.model import Model
-from shardmc.order import in_order
 from shardmc.target import DeviceFrame
-from shardmc.types import Engine, Frame, Mode
+from shardmc.types import Call, Engine, Frame, Mode
 
 
 def _cells() -> int:
@@ -61,8 +61,8 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     return total @ inverse
 
 
-def prepare_gradients(model: Model, blocks: Blocks, num_points: int, engine: Engine) -> None:
-    """Tell the engine that `gradients` will be asked at so many points."""
+def gradients_call(model: Model, blocks: Blocks, num_points: int) -> Call:
+    """The call of the engine that `gradients` makes for this many points."""
     frame = DeviceFrame.of(Frame.identity(model.dim))
     points = jnp.asarray(np.zeros((num_points, model.dim)), jnp.result_type(float))
-    engine.prepare(LikelihoodGradients(model), blocks, None, (frame, points))
+    return Call(LikelihoodGradients(model), blocks, None, (frame, points))

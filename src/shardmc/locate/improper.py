@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.model import Model
+from shardmc.model import Density
 from shardmc.model.precision import double_precision
 
 _FALL = 1.0
@@ -80,7 +80,7 @@ def prove_flat(
     return None
 
 
-def prior_lets_go(model: Model, center: np.ndarray, direction: np.ndarray) -> bool:
+def prior_lets_go(model: Density, center: np.ndarray, direction: np.ndarray) -> bool:
     """Whether the prior never falls along a direction, however far one goes from the centre.
 
     >>> model = Model(lambda p, rows: rows, lambda p: -0.5 * (p["a"] / 1e4) ** 2, {"a": (), "b": ()})

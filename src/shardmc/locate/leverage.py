@@ -12,7 +12,7 @@ import numpy as np
 from shardmc.data.batch import Blocks, Rows
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
-from shardmc.types import Engine, Frame, Mode
+from shardmc.types import Call, Engine, Frame, Mode
 
 KEEP = 0.2
 """A row is kept in every shard where its leverage exceeds this times the largest share."""
@@ -122,10 +122,10 @@ def influential(
     return Influential(_most_influential(positions, values, blocks.capacity), qualified)
 
 
-def prepare_influential(model: Model, blocks: Blocks, engine: Engine, threshold: float = KEEP) -> None:
-    """Tell the engine that `influential` comes next."""
+def influential_call(model: Model, blocks: Blocks, threshold: float = KEEP) -> Call:
+    """The call of the engine that `influential` makes."""
     program, per_shard, shared = _task(model, blocks, Frame.identity(model.dim), threshold)
-    engine.prepare(program, blocks, per_shard, shared)
+    return Call(program, blocks, per_shard, shared)
 
 
 def _task(

@@ -14,7 +14,7 @@ from shardmc.errors import ModelError
 from shardmc.locate.improper import FAR, Flat, in_words, prior_lets_go, prove_flat
 from shardmc.locate.terms import Evaluator, Terms
 from shardmc.locate.trust_region import Quadratic, inverse
-from shardmc.model import Model
+from shardmc.model import Density
 from shardmc.model.precision import double_precision
 from shardmc.types import Engine, Frame, Mode
 
@@ -252,7 +252,7 @@ class Start:
     """The climb itself where it went over all rows."""
 
 
-def near_mode(model: Model, blocks: Blocks, engine: Engine, *, on_step: OnStep | None = None) -> Start:
+def near_mode(model: Density, blocks: Blocks, engine: Engine, *, on_step: OnStep | None = None) -> Start:
     """A point near the mode, from a sample of the shards where there are enough of them, otherwise from all rows."""
     evaluate = Evaluator(model, blocks, engine)
     frame, found, sampled = Frame(next(_starting_points(model)), np.eye(model.dim)), False, False
@@ -273,7 +273,7 @@ def near_mode(model: Model, blocks: Blocks, engine: Engine, *, on_step: OnStep |
 
 
 def locate(
-    model: Model,
+    model: Density,
     blocks: Blocks,
     engine: Engine,
     *,
@@ -309,7 +309,7 @@ def locate(
     return ascent.mode()
 
 
-def newton_steps(model: Model, blocks: Blocks, start: np.ndarray, steps: int, engine: Engine) -> np.ndarray:
+def newton_steps(model: Density, blocks: Blocks, start: np.ndarray, steps: int, engine: Engine) -> np.ndarray:
     """The point reached from `start` by so many plain Newton steps on the posterior of all rows (Remark 1)."""
     evaluate = Evaluator(model, blocks, engine)
     frame = Frame(np.asarray(start, np.float64), np.eye(model.dim))
@@ -319,7 +319,7 @@ def newton_steps(model: Model, blocks: Blocks, start: np.ndarray, steps: int, en
     return frame.center
 
 
-def _in_double(failed: Ascent, model: Model, start: Start) -> Ascent:
+def _in_double(failed: Ascent, model: Density, start: Start) -> Ascent:
     """The climb again in double precision: from where it ended, and from other points. Refuses what has no mode."""
     evaluate = failed.evaluate
     with double_precision():
@@ -338,7 +338,7 @@ def _in_double(failed: Ascent, model: Model, start: Start) -> Ascent:
     raise ModelError(_not_found(last, model))
 
 
-def _again(evaluate: Evaluator, shards: Sequence[int], model: Model, tolerance: float) -> Ascent | None:
+def _again(evaluate: Evaluator, shards: Sequence[int], model: Density, tolerance: float) -> Ascent | None:
     """The climb on some shards in double precision, from other points until it succeeds."""
     with double_precision():
         for point in _starting_points(model):
@@ -348,7 +348,7 @@ def _again(evaluate: Evaluator, shards: Sequence[int], model: Model, tolerance: 
     return None
 
 
-def _starting_points(model: Model) -> Iterator[np.ndarray]:
+def _starting_points(model: Density) -> Iterator[np.ndarray]:
     """The model's own starting point, off it by a hair, and points further and further away.
 
     Exactly there, at a point such as zero, a likelihood written with abs or max has a kink.
@@ -371,7 +371,7 @@ def _samples_of_shards(blocks: Blocks, dim: int) -> Iterator[range]:
         yield range(blocks.num_shards // _PART)
 
 
-def _not_found(ascent: Ascent, model: Model) -> str:
+def _not_found(ascent: Ascent, model: Density) -> str:
     if not ascent.finite:
         bad = [model.names[k] for k in np.flatnonzero(~np.isfinite(ascent.terms.gradient))] or list(
             model.names

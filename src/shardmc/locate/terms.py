@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks, Rows
-from shardmc.model import Model
-from shardmc.order import in_order
+from shardmc.engine.order import in_order
+from shardmc.model import Density
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Engine, Frame
 
@@ -24,7 +24,7 @@ class SubposteriorTerms:
     The value is the gain over the frame's centre. Weighted by the shards' shares they sum to those of all rows.
     """
 
-    model: Model
+    model: Density
     rows_together: ClassVar = 1 << 20
     """Of shards side by side on an accelerator: second derivatives make many numbers of a row."""
 
@@ -52,7 +52,7 @@ class Terms:
 class Evaluator:
     """Sums of the log posterior over shards, for the Newton iteration; counts the passes over the data."""
 
-    def __init__(self, model: Model, blocks: Blocks, engine: Engine) -> None:
+    def __init__(self, model: Density, blocks: Blocks, engine: Engine) -> None:
         self.model, self.blocks, self.engine = model, blocks, engine
         self.passes = 0.0
         self._last: tuple[Frame, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]

@@ -1,5 +1,6 @@
 """Models: plain JAX functions with named parameters, NumPyro's model functions, or PyMC's models."""
 
+from shardmc.model.density import Density
 from shardmc.model.model import Model, Recipe
 from shardmc.model.numpyro import NumPyroModel, from_numpyro
 from shardmc.model.parameter import Parameter
@@ -7,6 +8,7 @@ from shardmc.model.pymc import PyMCModel, from_pymc
 from shardmc.model.validate import validate
 
 __all__ = [
+    "Density",
     "Model",
     "NumPyroModel",
     "Parameter",

@@ -44,17 +44,14 @@ class Coordinates:
         self.dim: int = ends[-1]
         if self.dim == 0:
             raise ModelError("The model has no free parameter: a simplex of one entry is always 1.")
-
-    # Names.
-
-    @cached_property
-    def names(self) -> list[str]:
+        self.names: list[str] = []
         """One name per coordinate of theta. Where a support has fewer coordinates than entries: its free entries."""
-        names = []
         for name, parameter in self.parameters.items():
             opaque = parameter.free.kind == "opaque"
-            names += [f"{name}~{i}" for i in range(parameter.size)] if opaque else parameter.free.labels(name)
-        return names
+            labels = [f"{name}~{i}" for i in range(parameter.size)] if opaque else parameter.free.labels(name)
+            self.names += labels
+
+    # Names.
 
     @cached_property
     def natural_names(self) -> list[str]:

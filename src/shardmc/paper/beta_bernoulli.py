@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from shardmc.density import bandwidth_of, density_at
-from shardmc.distance import marginal_l2
-from shardmc.fit import fit
+from shardmc.combine.density import bandwidth_of, density_at
+from shardmc.combine.distance import marginal_l2
 from shardmc.locate import KEEP
 from shardmc.model import Model
 from shardmc.paper.beta import Beta, affine_density, shifted_density
@@ -31,6 +30,7 @@ from shardmc.paper.comparison import (
 )
 from shardmc.paper.result import Call, Claim, Figure, Result, Table, prose, scientific
 from shardmc.paper.style import METHODS, canvas, legend_above
+from shardmc.pipeline import fit
 from shardmc.types import ShardDraws
 
 if TYPE_CHECKING:

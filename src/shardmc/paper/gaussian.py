@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from shardmc.combine.distance import joint_l2, marginal_l2
 from shardmc.combine.recenter import Recenter
-from shardmc.distance import joint_l2, marginal_l2
-from shardmc.fit import fit
 from shardmc.model import Model
 from shardmc.paper.comparison import (
     OURS,
@@ -30,6 +29,7 @@ from shardmc.paper.comparison import (
     thinned,
 )
 from shardmc.paper.result import Call, Result, prose
+from shardmc.pipeline import fit
 from shardmc.types import Located, Mode, Scaling, ShardDraws
 
 SHARDS = (20, 50, 100)

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from shardmc.combine.distance import gaussian_kl, marginal_l2, mean_distance
 from shardmc.combine.recenter import Recenter
-from shardmc.distance import gaussian_kl, marginal_l2, mean_distance
-from shardmc.fit import fit
 from shardmc.model import Model
 from shardmc.paper.comparison import (
     OURS,
@@ -29,6 +28,7 @@ from shardmc.paper.comparison import (
 )
 from shardmc.paper.covertype import Covertype, load_covertype
 from shardmc.paper.result import Call, Claim, Result, Table, prose, scientific
+from shardmc.pipeline import fit
 from shardmc.types import Mode
 
 _BLOCK = 50_000

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardmc.combine.density import bandwidth_of, density_at
 from shardmc.combine.recenter import Recenter
-from shardmc.density import bandwidth_of, density_at
-from shardmc.fit import fit
 from shardmc.model import Model
 from shardmc.paper.result import Call, Claim, Figure, Result, Table, prose
 from shardmc.paper.style import BLACK, BLUE, ORANGE, RED, canvas, legend_above
+from shardmc.pipeline import fit
 from shardmc.posterior import Posterior
 from shardmc.sample import Gibbs, binomial_labels
 from shardmc.types import ShardDraws

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import ConnectionPatch, PathPatch
 from matplotlib.path import Path
 
-from shardmc.density import density_curve, density_of_plane, plane_axes
+from shardmc.combine.density import density_curve, density_of_plane, plane_axes
 from shardmc.errors import OptionError
 from shardmc.posterior import Posterior
 from shardmc.report.choice import coordinates, label, shards_to_draw, worst_pair
@@ -111,7 +111,7 @@ def _draw_marginal(
 ) -> None:
     curves = marginal(posterior, coordinate, shards)
     above, below = _axes(figure, box, 0.61, 0.29), _axes(figure, box, 0.11, 0.34)
-    _draw_before(above, curves, fractional=posterior.plan.get("scaling") == "fractional")
+    _draw_before(above, curves, fractional=posterior.plan.scaling == "fractional")
     _draw_after(below, curves)
     _draw_zoom(figure, above, below)
     above.set_title(label(posterior, coordinate), pad=3)

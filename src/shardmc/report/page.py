@@ -106,9 +106,9 @@ def render(posterior: Posterior) -> str:
             stages=tables.stages(posterior),
             total_time=duration(sum(posterior.seconds.values())),
             total_passes=trimmed(sum(posterior.passes.values()), 3),
-            plan=tables.pairs(posterior.plan),
+            plan=tables.plan_pairs(posterior),
             versions=tables.pairs(posterior.versions),
-            call=tables.call(posterior.plan),
+            call=tables.call(posterior.plan, posterior.regression),
             light=COLORS,
             dark=DARK,
         )
@@ -158,11 +158,9 @@ def headline(posterior: Posterior) -> Headline:
 def _what(posterior: Posterior) -> str:
     """Numbers of draws, parameters, shards and rows, in one line."""
     many, shards = len(posterior.names), posterior.shards.num_shards
-    rows = posterior.plan.get("rows")
-    of = f" of {count(rows)} rows" if isinstance(rows, int | float) else ""
     return (
         f"{count(posterior.num_draws)} draws of {many} parameter{'s' if many > 1 else ''} "
-        f"from {count(shards)} shard{'s' if shards > 1 else ''}{of}"
+        f"from {count(shards)} shard{'s' if shards > 1 else ''} of {count(posterior.plan.rows)} rows"
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmc.posterior import Posterior
+from shardmc.posterior import Plan, Posterior, Regression
 from shardmc.report.numbers import (
     DASH,
     aligned,
@@ -214,10 +214,18 @@ def pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(str(key).replace("_", " "), plain(value)) for key, value in values.items()]
 
 
-def call(plan: Mapping[str, Any]) -> str | None:
+def plan_pairs(posterior: Posterior) -> list[tuple[str, str]]:
+    """What the run computed, as text: the plan, and the formula where there is one."""
+    regression = {} if posterior.regression is None else posterior.regression.to_dict()
+    regression.pop("design", None)
+    return pairs({**posterior.plan.to_dict(), **regression})
+
+
+def call(plan: Plan, regression: Regression | None = None) -> str | None:
     """The call of fit or glm that made a plan; None if the plan does not tell, or if rows were appended.
 
-    >>> print(call({"shards": 10, "draws": 2000, "seed": 1, "sampler": "Auto()", "keep": 0.2}))
+    >>> plan = Plan(rows=1_000, shards=10, seed=1, combiner="Recenter()", draws=2_000, keep=0.2, sampler="Auto()")
+    >>> print(call(plan))
     shardmc.fit(
         model,
         data,
@@ -226,28 +234,30 @@ def call(plan: Mapping[str, Any]) -> str | None:
         seed=1,
         keep=0.2,
         sampler=shardmc.Auto(),
+        combiner=shardmc.Recenter(),
     )
     """
-    if not {"shards", "draws", "seed"} <= set(plan) or "appended_rows" in plan:
+    if plan.draws is None or plan.appended_rows is not None:
         return None
-    function, first = ("glm", _formula_arguments(plan)) if "formula" in plan else ("fit", ["model", "data"])
-    arguments = [f"{name}={plan[name]!r}" for name in ("shards", "draws", "seed", "keep") if name in plan]
-    if not plan.get("shuffle", True):
+    function, first = ("fit", ["model", "data"]) if regression is None else ("glm", _arguments(regression))
+    arguments = [f"{name}={getattr(plan, name)!r}" for name in ("shards", "draws", "seed", "keep")]
+    if plan.shuffle is False:
         arguments.append("shuffle=False")
-    if plan.get("polish"):
+    if plan.polish:
         arguments.append("polish=True")
-    if str(plan.get("precision_reason", "")).startswith("precision="):  # asked for, not measured
-        arguments.append(f"precision={plan['precision']!r}")
-    arguments += [f"{name}=..." for name, is_set in _ROWWISE.items() if plan.get(is_set)]
-    for name in ("sampler", "combiner"):
-        if re.fullmatch(r"[A-Z]\w*\(.*\)", str(plan.get(name, ""))):
-            arguments.append(f"{name}=" + _CLASS.sub(r"shardmc.\1(", plan[name]))
+    if (plan.precision_reason or "").startswith("precision="):  # asked for, not measured
+        arguments.append(f"precision={plan.precision!r}")
+    rowwise = {"stratify": plan.stratified, "weights": plan.weighted}
+    arguments += [f"{name}=..." for name, is_set in rowwise.items() if is_set]
+    for name, method in (("sampler", plan.sampler), ("combiner", plan.combiner)):
+        if re.fullmatch(r"[A-Z]\w*\(.*\)", method or ""):
+            arguments.append(f"{name}=" + _CLASS.sub(r"shardmc.\1(", method or ""))
     return f"shardmc.{function}(\n" + "".join(f"    {a},\n" for a in (*first, *arguments)) + ")"
 
 
-def _formula_arguments(plan: Mapping[str, Any]) -> list[str]:
+def _arguments(regression: Regression) -> list[str]:
     """The arguments of glm that describe the model. Priors come from the result, since defaults depend on the rows."""
-    stored, roles = dict(plan["glm"]["family"]), plan["glm"]["roles"]
+    stored, roles = dict(regression.design["family"]), regression.design["roles"]
     family = stored.pop("name")
     # Other values, such as the levels of an ordered response, come from the rows.
     options = ", ".join(
@@ -255,14 +265,13 @@ def _formula_arguments(plan: Mapping[str, Any]) -> list[str]:
     )
     family += f"({options})" if options else ""
     return [
-        repr(plan["formula"]),
+        repr(regression.formula),
         "data",
         f"family={family!r}",
         *[f"{role}={roles[role]!r}" for role in ("offset", "exposure", "trials") if roles.get(role)],
-        *["drop_missing=True"] * bool(plan.get("dropped_rows")),
-        'priors=posterior.plan["priors"]',
+        *["drop_missing=True"] * bool(regression.dropped_rows),
+        "priors=posterior.regression.priors",
     ]
 
 
 _CLASS = re.compile(r"\b([A-Z]\w*)\(")
-_ROWWISE = {"stratify": "stratified", "weights": "weighted"}

@@ -12,7 +12,7 @@ from shardmc.sample.labels import binomial_labels, multinomial_labels, whole_mul
 from shardmc.sample.nuts import NUTS
 from shardmc.sample.random_walk import RandomWalk
 from shardmc.sample.sampler import Sampler
-from shardmc.sample.shards import Auto, Sampled, ShardChains, prepare_sample, sample
+from shardmc.sample.shards import Auto, Sampled, ShardChains, sample, sample_call
 
 __all__ = [
     "HMC",
@@ -27,8 +27,8 @@ __all__ = [
     "ShardChains",
     "binomial_labels",
     "multinomial_labels",
-    "prepare_sample",
     "sample",
+    "sample_call",
     "sampler",
     "whole_multiplicities",
 ]

@@ -12,19 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks, Rows
+from shardmc.engine.order import in_order
 from shardmc.model import Model
-from shardmc.order import in_order
 from shardmc.sample.hmc import HMC
 from shardmc.sample.independence import Independence
 from shardmc.sample.sampler import Sampler
+from shardmc.seeds import Purpose
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Engine, Frame, Located, Scaling, ShardDraws
+from shardmc.types import Call, Engine, Frame, Located, Scaling, ShardDraws
 
 LOW_ACCEPTANCE = 0.3
 """Below this the independence sampler is no longer the cheapest one."""
 
 _PILOTS = 4
-_PURPOSES = {"tune": 1, "sample": 2}
 
 
 @dataclass(frozen=True)
@@ -180,18 +180,12 @@ def sample(
     return Sampled(ordered, blocks.shares, scaling, job.passes, notes)
 
 
-def prepare_sample(
-    model: Model,
-    blocks: Blocks,
-    sampler: Sampler | Auto,
-    engine: Engine,
-    *,
-    num_draws: int,
-    scaling: Scaling = "rescaled",
-) -> None:
-    """Tell the engine that `sample` comes next."""
+def sample_call(
+    model: Model, blocks: Blocks, sampler: Sampler | Auto, num_draws: int, scaling: Scaling, engine: Engine
+) -> Call:
+    """The first call of the engine that `sample` makes."""
     job = _Job(model, blocks, None, engine, num_draws, 0, scaling, None)
-    job.prepare(sampler.first if isinstance(sampler, Auto) else sampler)
+    return job.first_call(sampler.first if isinstance(sampler, Auto) else sampler)
 
 
 class _Job:
@@ -222,34 +216,41 @@ class _Job:
         if not shards:
             return
         name = type(sampler).__name__
-        key = self._key("sample")
+        key = self._key(Purpose.SAMPLE)
         program = _SampleShard(self.model, sampler, self.num_draws)
         tuning = self._tune(sampler)
+        failed: dict[int, str] = {}
         for shard, result in self.engine.map(
-            program, self.blocks, self.per_shard, (key, tuning), shards, on_done=self.on_progress
+            program,
+            self.blocks,
+            self.per_shard,
+            (key, tuning),
+            shards,
+            on_done=self.on_progress,
+            on_failure=failed.__setitem__,
         ):
             self.passes += float(self.blocks.shares[shard]) * int(result.evaluations)
             yield shard, self._bring_home(shard, result, name)
+        for shard, reason in failed.items():
+            nothing = np.full((1, self.num_draws, self.model.dim), np.nan)
+            yield shard, ShardChains(nothing, math.nan, 0, name, reason)
 
-    def prepare(self, sampler: Sampler) -> None:
-        """Have the first program compiled while other things go on."""
+    def first_call(self, sampler: Sampler) -> Call:
+        """The first program that this sampler needs."""
         if sampler.tunes:
-            self.engine.prepare(
-                _TuneShard(self.model, sampler), self.blocks, self.per_shard, self._key("tune")
-            )
-        else:
-            program = _SampleShard(self.model, sampler, self.num_draws)
-            self.engine.prepare(program, self.blocks, self.per_shard, (self._key("sample"), ()))
+            return Call(_TuneShard(self.model, sampler), self.blocks, self.per_shard, self._key(Purpose.TUNE))
+        program = _SampleShard(self.model, sampler, self.num_draws)
+        return Call(program, self.blocks, self.per_shard, (self._key(Purpose.SAMPLE), ()))
 
-    def _key(self, purpose: str) -> jax.Array:
-        return jax.random.fold_in(self.key, _PURPOSES[purpose])
+    def _key(self, purpose: Purpose) -> jax.Array:
+        return jax.random.fold_in(self.key, purpose)
 
     def _tune(self, sampler: Sampler) -> Any:
         """Average over a few pilot shards, the same ones whichever shards remain to be sampled."""
         if not sampler.tunes:
             return ()
         pilots = range(min(_PILOTS, self.blocks.num_shards))
-        key = self._key("tune")
+        key = self._key(Purpose.TUNE)
         program = _TuneShard(self.model, sampler)
         results = self.engine.map(program, self.blocks, self.per_shard, key, pilots)
         found = [value for _, value in in_order(results, pilots)]

@@ -98,15 +98,10 @@ class Manifest:
     def differences(self, call: Manifest) -> list[str]:
         """What differs between this manifest, read from a folder, and that of the present call."""
         there, here = self._plain(), call._plain()
-        others = [sentence for name, sentence in _OTHER.items() if there[name] != here[name]]
-        pairs = [("schema", there["schema"], here["schema"])]
-        old, new = there["plan"], here["plan"]
-        pairs += [
-            (f"plan {key}", old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in sorted({*old, *new})
-        ]
-        return others + [
-            f"{name} is {_shown(a)} there and {_shown(b)} here" for name, a, b in pairs if not _same(a, b)
-        ]
+        found = [sentence for name, sentence in _OTHER.items() if there[name] != here[name]]
+        if there["schema"] != here["schema"]:
+            found.append(f"schema is {there['schema']} there and {here['schema']} here")
+        return found + plan_differences(there["plan"], here["plan"])
 
     def _plain(self) -> dict[str, Any]:
         # Through JSON and back, so that a tuple of the call equals the list that was read.
@@ -115,7 +110,18 @@ class Manifest:
 
 _ADVICE = "Repair it from a copy, or use another folder."
 _ABSENT = "absent"
-_OTHER = {"data": "its rows or columns are different", "model": "its model or priors are different"}
+OTHER_DATA = "its rows or columns are different"
+_OTHER = {"data": OTHER_DATA, "model": "its model or priors are different"}
+
+
+def plan_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What differs between the plan in a folder and that of the present call.
+
+    >>> plan_differences({"seed": 0, "draws": 100}, {"seed": 1, "draws": 100})
+    ['plan seed is 0 there and 1 here']
+    """
+    pairs = [(key, there.get(key, _ABSENT), here.get(key, _ABSENT)) for key in sorted({*there, *here})]
+    return [f"plan {key} is {_shown(a)} there and {_shown(b)} here" for key, a, b in pairs if not _same(a, b)]
 
 
 def _same(a: Any, b: Any) -> bool:

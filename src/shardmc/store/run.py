@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from shardmc.errors import RunError
 from shardmc.store.files import inside, is_temporary, make_folder, remove_temporaries, write_file
 from shardmc.store.lock import NAMES as LOCK_NAMES
 from shardmc.store.lock import Lock
-from shardmc.store.manifest import Manifest
+from shardmc.store.manifest import OTHER_DATA, Manifest, plan_differences
 from shardmc.store.record import Arrays, DamagedError, encode
 from shardmc.store.shards import (
     ASIDE,
@@ -25,8 +26,6 @@ from shardmc.store.shards import (
     shards_folder,
     survey,
 )
-
-_LOCATED = "located.npz"
 
 
 @final
@@ -49,45 +48,65 @@ class Run:
     1 of 3 shards were already done. Shard 2 failed before: no mode
     """
 
-    manifest: Manifest
-    """The folder's manifest. For a resumed run, its name, time and versions are those of the first call."""
     notes: list[str]
     """What was found in the folder, in sentences for the user."""
 
-    def __init__(self, folder: Path, manifest: Manifest, lock: Lock) -> None:
-        self.folder = folder
-        self.manifest = manifest
-        self.notes = []
-        self._lock: Lock | None = lock
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Lock the folder. Raises a RunError if it contains something else or is in use by another process.
+
+        Nothing is written until `begin` is called.
+        """
+        self.folder = Path(path)
+        _prepare(self.folder)
+        self._lock: Lock | None = Lock(self.folder)
+        self._manifest: Manifest | None = None
         self._done: set[int] = set()
+        self.notes = []
+        if self._lock.previous is not None:
+            self.notes.append(
+                f"The lock of {self._lock.previous}, which ended without releasing it, was taken over."
+            )
 
     @staticmethod
     def open(path: str | os.PathLike[str], manifest: Manifest) -> Run:
-        """Start a run in a new or empty folder, or resume the one that is there.
-
-        Raises a RunError if the folder belongs to another run (the message names the differences), contains something
-        else, or is in use by another process.
-        """
-        folder = Path(path)
-        _prepare(folder)
-        lock = Lock(folder)
+        """Lock a folder and begin a run there: `Run(path)` and `begin`."""
+        run = Run(path)
         try:
-            stored = read_manifest(folder)
-            run = Run(folder, stored or manifest, lock)
-            if lock.previous is not None:
-                run.notes.append(
-                    f"The lock of {lock.previous}, which ended without releasing it, was taken over."
-                )
-            if stored is None:
-                make_folder(shards_folder(folder))
-                write_file(inside(folder, MANIFEST), manifest.to_json().encode())
-            else:
-                _compare(folder, stored, manifest)
-                run._resume(manifest)
+            run.begin(manifest)
         except BaseException:
-            lock.release()
+            run.close()
             raise
         return run
+
+    @property
+    def manifest(self) -> Manifest:
+        """The folder's manifest. For a resumed run, its name, time and versions are those of the first call."""
+        if self._manifest is None:
+            raise RunError(f"The run in folder {self.folder} has not begun.")
+        return self._manifest
+
+    def expect(self, plan: Mapping[str, Any], data: str, rows: int) -> None:
+        """Refuse the folder of a run of other rows, or with another plan, as far as the plan is known."""
+        stored = read_manifest(self.folder)
+        if stored is None:
+            return
+        differences = []
+        if stored.data != data:
+            # Of the same data a run may take fewer rows, those without missing values.
+            differences, plan = [OTHER_DATA], {**plan, "rows": rows}
+        there = {key: stored.plan.get(key) for key in plan}
+        self._refuse(differences + plan_differences(there, plan))
+
+    def begin(self, manifest: Manifest) -> None:
+        """Start the run in a new folder, or resume the one that is there. Raises a RunError if it is another run."""
+        stored = read_manifest(self.folder)
+        self._manifest = stored or manifest
+        if stored is None:
+            make_folder(shards_folder(self.folder))
+            write_file(inside(self.folder, MANIFEST), manifest.to_json().encode())
+        else:
+            self._refuse(stored.differences(manifest))
+            self._resume(manifest)
 
     @property
     def num_shards(self) -> int:
@@ -126,27 +145,25 @@ class Run:
         self._write_record(shard_path(self.folder, shard), header, {})
         self._done.discard(shard)
 
-    def write_located(self, arrays: Arrays) -> None:
-        """Store modes and curvatures, so that a resumed run does not compute them again."""
-        self._write_record(inside(self.folder, _LOCATED), {"kind": "located"}, arrays)
+    def write_part(self, name: str, arrays: Arrays) -> None:
+        """Store what a stage found, so that a resumed run does not compute it again."""
+        self._write_record(inside(self.folder, f"{name}.npz"), {"kind": name}, arrays)
 
-    def read_located(self) -> dict[str, np.ndarray] | None:
-        """Modes and curvatures; None if the file is missing, or damaged, which adds a note."""
-        path = self.folder / _LOCATED
+    def read_part(self, name: str) -> dict[str, np.ndarray] | None:
+        """What a stage stored; None if the file is missing, or damaged, which adds a note."""
+        path = self.folder / f"{name}.npz"
         if not os.path.lexists(path):
             return None
         try:
-            return read_record(path, {"run": self.manifest.run, "kind": "located"})[1]
+            return read_record(path, {"run": self.manifest.run, "kind": name})[1]
         except DamagedError as error:
             self._set_aside(path)
-            self.notes.append(
-                f"The file of modes, {_LOCATED}, is damaged ({error}) and will be computed again."
-            )
+            self.notes.append(f"The file {path.name} is damaged ({error}) and will be computed again.")
             return None
 
     def path(self, name: str) -> Path:
         """The path of a result with this plain name (posterior.nc, report.html) in the folder."""
-        if name in (MANIFEST, SHARDS, _LOCATED, *LOCK_NAMES):
+        if name in (MANIFEST, SHARDS, *LOCK_NAMES) or name.endswith(".npz"):
             raise RunError(f"{name!r} is a file of the run itself; use another name.")
         return inside(self.folder, name)
 
@@ -161,6 +178,13 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _refuse(self, differences: list[str]) -> None:
+        if differences:
+            raise RunError(
+                f"Run folder {self.folder} belongs to another run: {'; '.join(differences)}. "
+                "Use another folder, or repeat the call that made it."
+            )
 
     def _resume(self, call: Manifest) -> None:
         shards = shards_folder(self.folder)
@@ -227,12 +251,4 @@ def _prepare(folder: Path) -> None:
     if MANIFEST not in names and not names <= begun:
         raise RunError(
             f"{folder} is not a run folder: it contains files but no {MANIFEST}. Use a new or an empty folder."
-        )
-
-
-def _compare(folder: Path, stored: Manifest, call: Manifest) -> None:
-    if differences := stored.differences(call):
-        raise RunError(
-            f"Run folder {folder} belongs to another run: {'; '.join(differences)}. "
-            "Use another folder, or repeat the call that made it."
         )

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from shardmc.check import Certify
-from shardmc.judge import Result, certify_result
-from shardmc.model import Model
+from shardmc.check import Certify, certify_draws
 from shardmc.types import Mode
 
 DIM = 3
@@ -13,12 +11,10 @@ DIM = 3
 
 def certified(theta, shard, exclude=None):
     """Certificate of draws of a standard normal posterior, and where its gradients were taken."""
-    model = Model(lambda params, rows: -0.5 * rows**2, None, {"beta": DIM})
     mode = Mode(np.zeros(DIM), np.eye(DIM), 0.0, 1.0)
-    result = Result(theta, {}, shard, ())
     rng = np.random.default_rng(1)
     worth = np.full(DIM, float(np.isfinite(theta).all(axis=1).sum()))
-    return certify_result(model, lambda points: -points, mode, result, rng, lambda: worth, exclude)
+    return certify_draws(list("abc"), lambda points: -points, mode, theta, shard, rng, lambda: worth, exclude)
 
 
 @pytest.fixture

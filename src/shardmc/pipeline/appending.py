@@ -7,32 +7,18 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, final
 
 import numpy as np
 
-from shardmc.check import certify_options
-from shardmc.clock import Clock
+from shardmc.check import Score, certify_options
 from shardmc.combine import Recenter
 from shardmc.combine.moments import symmetric, transport
 from shardmc.data import Blocks, Partition
 from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Local
 from shardmc.errors import DataError, ModelError, OptionError
-from shardmc.fit import open_rows
-from shardmc.judge import combine_sampled, judge
-from shardmc.locate import (
-    DECREMENT,
-    KEEP,
-    Choice,
-    asked_precision,
-    choose_precision,
-    gradients,
-    influential,
-    locate,
-    locate_shards,
-    precision_of_rows,
-)
+from shardmc.locate import DECREMENT, KEEP, asked_precision, gradients, locate, precision_of_rows
 from shardmc.locate.expansion import (
     Conditioned,
     expand_likelihood,
@@ -41,14 +27,19 @@ from shardmc.locate.expansion import (
     prior_gradients,
 )
 from shardmc.model import Model, Recipe
+from shardmc.pipeline.checking import CheckDraws
+from shardmc.pipeline.combining import Combine
+from shardmc.pipeline.driver import Driver
+from shardmc.pipeline.fitting import open_rows
+from shardmc.pipeline.stage import Job, Log, Stage, State, known
+from shardmc.pipeline.stages import ChoosePrecision, KeepRows, LocateShards, SampleShards
 from shardmc.posterior import Posterior, ShardTable, load
-from shardmc.sample import Auto, Sampled, Sampler, ShardChains, sample
+from shardmc.sample import Auto, Sampler, ShardChains
 from shardmc.sample import sampler as named_sampler
-from shardmc.store.manifest import package_versions
+from shardmc.seeds import Purpose, derived_seed
 from shardmc.types import Engine, Frame, Located, Mode, Progress
 
 _STEPS = 10
-_PURPOSE = 5  # of the seed, beside those of fit
 _MUCH = 2.0
 """Growth of the number of rows, since the last fit from scratch, from which on another is advised."""
 
@@ -107,7 +98,7 @@ def append(
 
     Examples
     --------
-    >>> from shardmc.fit import fit
+    >>> from shardmc.pipeline import fit
     >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=12_000)
     >>> model = Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
     >>> first = fit(model, y[:10_000], shards=10, draws=1_000)
@@ -116,122 +107,106 @@ def append(
     True
     """
     earlier = posterior if isinstance(posterior, Posterior) else load(Path(posterior))
-    old_mode, old_rows, seed = _known(earlier, seed)
-    engine, chosen = Local() if engine is None else engine, named_sampler(sampler)
-    asked, clock = asked_precision(precision), Clock(progress)
-    with precision_of_rows(asked):
-        source, bound = clock("read", open_rows, model, new_data, seed)
+    old_mode, seed = _known(earlier, seed)
+    old_rows, precision, driver = earlier.plan.rows, asked_precision(precision), Driver(progress=progress)
+    with precision_of_rows(precision):
+        source, bound = driver.timed("read", open_rows, model, new_data, seed)
         _check_names(bound, earlier)
         count = _number_of_shards(shards, source.num_rows, old_rows / earlier.shards.num_shards)
-        blocks = clock("split", source.split, Partition(count, weights=weights), seed)
+        blocks = driver.timed("split", source.split, Partition(count, weights=weights), seed)
         old_blocks = _old_blocks(old_data, bound, old_weights, earlier, seed)
     growth = (old_rows + blocks.num_rows) / old_rows
-    near = Frame.at(old_mode.theta, growth * old_mode.curvature)
-    choice = clock(
-        "precision",
-        choose_precision,
-        asked,
-        bound,
-        RescaledBlocks(blocks, growth / (growth - 1)),
-        engine,
-        near,
+    factor = growth / (growth - 1)
+    job = Job(
+        model=bound,
+        blocks=blocks,
+        engine=Local() if engine is None else engine,
+        seed=seed,
+        combiner=Recenter(),
+        sampler=named_sampler(sampler),
+        draws_per_shard=max(1, math.ceil(earlier.num_draws * blocks.capacity / old_rows - 0.5)),
+        precision=precision,
+        # The bar is `keep` times the largest share of all rows; the shares here are those of the new rows.
+        keep=None if keep is None or count == 1 else keep / factor,
+        certify=certify_options(check and old_blocks is not None),
     )
-    known = _Known(earlier, old_mode, old_rows, old_blocks)
-    with choice.applied():
-        return _appended(known, bound, blocks, chosen, engine, clock, choice, seed, keep, check)
+    stages = (
+        ChoosePrecision(near=Frame.at(old_mode.theta, growth * old_mode.curvature)),
+        LocateAllRows(old_mode, old_blocks),
+        KeepRows(),
+        LocateShards(),
+        SampleShards(),
+        JoinEarlierDraws(earlier, old_mode, growth),
+        Combine(),
+        CheckDraws(score=_score_of([blocks] if old_blocks is None else [old_blocks, blocks])),
+    )
+    fitted_rows = earlier.plan.fitted_rows or old_rows
+    notes = _notes(growth * old_rows / fitted_rows, old_blocks)
+    state = driver.run(job, stages, State(blocks, RescaledBlocks(blocks, factor), notes=notes))
+    plan = replace(
+        earlier.plan,
+        rows=old_rows + blocks.num_rows,
+        shards=1 + count,
+        draws=len(known(state.combined).theta),
+        seed=seed,
+        kept_rows=sum(map(len, state.kept or ())),
+        appended_rows=blocks.num_rows,
+        fitted_rows=fitted_rows,
+        noise_log_density=None,
+        noise_gradient=None,
+    )
+    both = driver.posterior(job, state, plan)
+    return replace(
+        both, shards=_with_few_draws(both.shards, job.draws_per_shard), regression=earlier.regression
+    )
 
 
-@dataclass(frozen=True)
-class _Known:
-    """The posterior of the old rows, and the rows themselves where they are given."""
+@final
+@dataclass(frozen=True, eq=False)
+class LocateAllRows(Stage):
+    """Find the mode of old and new rows."""
 
-    posterior: Posterior
+    name = "locate"
+    earlier: Mode
+    old: Blocks | None
+
+    def run(self, job: Job, state: State, log: Log) -> State:
+        mode = locate_with_earlier(job.model, self.earlier, self.old, state.blocks, job.engine)
+        return state.after(self, passes=mode.passes, mode=mode)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class JoinEarlierDraws(Stage):
+    """Make the old rows one more shard, the first: their draws are those of the earlier posterior, rescaled."""
+
+    name = "join"
+    earlier: Posterior
     mode: Mode
-    rows: int
-    blocks: Blocks | None
+    growth: float
 
-
-def _appended(
-    known: _Known,
-    bound: Model,
-    blocks: Blocks,
-    chosen: Sampler | Auto,
-    engine: Engine,
-    clock: Clock,
-    choice: Choice,
-    seed: int,
-    keep: float | None,
-    check: bool,
-) -> Posterior:
-    """The posterior of old and new rows, computed in the present precision."""
-    earlier, old_mode, old_rows, old_blocks = known.posterior, known.mode, known.rows, known.blocks
-    growth = (old_rows + blocks.num_rows) / old_rows
-    fitted_rows = int(earlier.plan.get("fitted_rows", old_rows))
-
-    mode = clock("locate", locate_with_earlier, bound, old_mode, old_blocks, blocks, engine)
-    arrived = _kept(bound, RescaledBlocks(blocks, growth / (growth - 1)), mode, keep, engine, clock)
-    located = clock("locate shards", locate_shards, bound, arrived, mode, engine)
-    num_draws = max(1, math.ceil(earlier.num_draws * blocks.capacity / old_rows - 0.5))
-    sampled = clock("sample", sample, bound, arrived, located, chosen, engine, num_draws=num_draws, seed=seed)
-    draws, rescaled_mode = rescaled_draws(bound, _finite(earlier), old_mode, growth)
-    old = _old_chains(earlier, draws)
-    sizes = np.array([old_rows, *blocks.sizes])
-    whole = _joined(sizes, rescaled_mode, old, located, sampled)
-    result = clock(
-        "combine",
-        combine_sampled,
-        bound,
-        whole.blocks,
-        Recenter(),
-        whole.sampled,
-        whole.located,
-        engine,
-        seed,
-    )
-    judged = clock(
-        "check",
-        judge,
-        bound,
-        whole.blocks,
-        whole.located,
-        whole.sampled,
-        result,
-        engine,
-        seed,
-        certified=certify_options(check and old_blocks is not None),
-        score=_score(bound, [blocks] if old_blocks is None else [old_blocks, blocks], mode, engine),
-    )
-    return Posterior(
-        draws=result.natural,
-        theta=result.theta,
-        names=earlier.names,
-        shard=result.shard,
-        shards=_with_few_draws(judged.shards, num_draws),
-        mode=mode.theta,
-        curvature=mode.curvature,
-        certificate=judged.certificate,
-        findings=judged.findings,
-        notes=(
-            *choice.notes,
-            *_notes(growth * old_rows / fitted_rows, old_blocks),
-            *sampled.notes,
-            *result.notes,
-        ),
-        plan={
-            **{name: value for name, value in earlier.plan.items() if not name.startswith("noise_")},
-            **choice.plan,
-            "rows": int(sizes.sum()),
-            "shards": len(sizes),
-            "draws": len(result.theta),
-            "seed": seed,
-            "kept_rows": arrived.num_kept,
-            "appended_rows": blocks.num_rows,
-            "fitted_rows": fitted_rows,
-        },
-        seconds=clock.seconds,
-        passes=clock.passes,
-        versions=package_versions(),
-    )
+    def run(self, job: Job, state: State, log: Log) -> State:
+        new, sampled = known(state.located), known(state.sampled)
+        finite = self.earlier.theta[np.isfinite(self.earlier.theta).all(axis=1)]
+        draws, mode = rescaled_draws(job.model, finite, self.mode, self.growth)
+        sizes = np.array([self.earlier.plan.rows, *state.blocks.sizes])
+        blocks = AbsentBlocks(sizes, sizes)
+        located = Located(
+            new.mode,
+            blocks.shares,
+            np.concatenate([mode.theta[None], new.shard_modes]),
+            np.concatenate([mode.curvature[None], new.shard_curvatures]),
+            np.append(mode.decrement, new.decrements),
+            np.append(True, new.found),
+        )
+        chains = (_old_chains(self.earlier, draws), *sampled.chains)
+        return state.after(
+            self,
+            blocks=blocks,
+            shards=blocks,
+            located=located,
+            sampled=replace(sampled, chains=chains, shares=blocks.shares),
+        )
 
 
 def rescaled_draws(model: Model, draws: np.ndarray, mode: Mode, growth: float) -> tuple[np.ndarray, Mode]:
@@ -266,8 +241,7 @@ def locate_with_earlier(model: Model, earlier: Mode, old: Blocks | None, new: Bl
 
     The old rows are first taken by their quadratic. Where they can be read, Newton steps over all rows follow.
     """
-    conditioned = cast(Model, Conditioned(model, likelihood_at_mode(model, earlier)))
-    mode = locate(conditioned, new, engine)
+    mode = locate(Conditioned(model, likelihood_at_mode(model, earlier)), new, engine)
     if old is None:
         return mode
     passes = mode.passes * new.num_rows / (old.num_rows + new.num_rows)
@@ -286,43 +260,19 @@ def locate_with_earlier(model: Model, earlier: Mode, old: Blocks | None, new: Bl
     )
 
 
-@dataclass(frozen=True)
-class _Whole:
-    """All shards, that of the old rows first."""
-
-    blocks: AbsentBlocks
-    located: Located
-    sampled: Sampled
-
-
-def _joined(sizes: np.ndarray, old_mode: Mode, old: ShardChains, new: Located, sampled: Sampled) -> _Whole:
-    blocks = AbsentBlocks(sizes, sizes)
-    located = Located(
-        new.mode,
-        blocks.shares,
-        np.concatenate([old_mode.theta[None], new.shard_modes]),
-        np.concatenate([old_mode.curvature[None], new.shard_curvatures]),
-        np.append(old_mode.decrement, new.decrements),
-        np.append(True, new.found),
-    )
-    return _Whole(blocks, located, Sampled((old, *sampled.chains), blocks.shares, "rescaled", 0.0))
-
-
-def _known(earlier: Posterior, seed: int | None) -> tuple[Mode, int, int]:
-    """Mode and curvature of the old rows, their number, and the seed of the new draws."""
-    if earlier.mode is None or earlier.curvature is None or "rows" not in earlier.plan:
+def _known(earlier: Posterior, seed: int | None) -> tuple[Mode, int]:
+    """Mode and curvature of the old rows, and the seed of the new draws."""
+    if earlier.mode is None or earlier.curvature is None:
         raise OptionError(
             "The posterior has no mode and curvature of all rows, without which nothing can be appended to it. Fit all "
             "rows from scratch."
         )
     if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
         raise OptionError(f"seed must be a whole number that is not negative, not {seed!r}.")
-    rows = int(earlier.plan["rows"])
     if seed is None:
         # Not the posterior's own: its first shards would share their random numbers with the new ones.
-        parts = [int(earlier.plan.get("seed", 0)), _PURPOSE, rows]
-        seed = int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1)
-    return Mode(earlier.mode, earlier.curvature, np.nan, 0.0), rows, int(seed)
+        seed = derived_seed(earlier.plan.seed, Purpose.APPEND, earlier.plan.rows)
+    return Mode(earlier.mode, earlier.curvature, np.nan, 0.0), int(seed)
 
 
 def _check_names(model: Model, earlier: Posterior) -> None:
@@ -346,30 +296,13 @@ def _old_blocks(data: Any, model: Model, weights: Any, earlier: Posterior, seed:
     if data is None:
         return None
     source, _ = open_rows(model, data, seed)
-    if source.num_rows != earlier.plan["rows"]:
+    if source.num_rows != earlier.plan.rows:
         raise DataError(
-            f"old_data has {source.num_rows} rows, but the posterior is of {earlier.plan['rows']}; give the rows that "
+            f"old_data has {source.num_rows} rows, but the posterior is of {earlier.plan.rows}; give the rows that "
             "it was fitted to."
         )
     shards = min(max(earlier.shards.num_shards, 16), source.num_rows)
     return source.split(Partition(shards, weights=weights), seed)
-
-
-def _kept(
-    model: Model, arrived: RescaledBlocks, mode: Mode, keep: float | None, engine: Engine, clock: Clock
-) -> RescaledBlocks:
-    """The new shards, with those rows in all of them that matter much."""
-    if keep is None or arrived.num_shards == 1:
-        return arrived
-    # The bar is `keep` times the largest share of all rows; the shares here are those of the new rows.
-    bar = keep / arrived.factor
-    found = clock("keep", influential, model, arrived.blocks, mode, engine, bar)
-    return arrived.keep(found.positions)
-
-
-def _finite(earlier: Posterior) -> np.ndarray:
-    """The old draws; some may have left the support on the natural scale."""
-    return earlier.theta[np.isfinite(earlier.theta).all(axis=1)]
 
 
 def _old_chains(earlier: Posterior, draws: np.ndarray) -> ShardChains:
@@ -382,16 +315,19 @@ def _old_chains(earlier: Posterior, draws: np.ndarray) -> ShardChains:
     )
 
 
-def _score(
-    model: Model, parts: Sequence[Blocks], mode: Mode, engine: Engine
-) -> Callable[[np.ndarray], np.ndarray]:
+def _score_of(parts: Sequence[Blocks]) -> Callable[[Job, State], Score]:
     """Gradients of the log posterior of the rows of all parts, in which the prior counts once."""
 
-    def score(points: np.ndarray) -> np.ndarray:
-        total = sum(gradients(model, part, mode, points, engine) for part in parts)
-        return total - (len(parts) - 1) * prior_gradients(model, points)
+    def of(job: Job, state: State) -> Score:
+        mode = known(state.located).mode
 
-    return score
+        def score(points: np.ndarray) -> np.ndarray:
+            total = sum(gradients(job.model, part, mode, points, job.engine) for part in parts)
+            return total - (len(parts) - 1) * prior_gradients(job.model, points)
+
+        return score
+
+    return of
 
 
 def _with_few_draws(table: ShardTable, most: int) -> ShardTable:

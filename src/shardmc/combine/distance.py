@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from shardmc.density import (
+from shardmc.combine.density import (
     PLANE_MARGIN,
     PLANE_SIDE,
     Column,

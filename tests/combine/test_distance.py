@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shardmc.distance import (
+from shardmc.combine.distance import (
     DISTANCES,
     absolute_distance,
     distances,

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
+from shardmc.combine import Recenter
 from shardmc.combine import combiner as named_combiner
 from shardmc.data import Blocks, Partition
 from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Local
 from shardmc.errors import DataError, ModelError, OptionError, RunError, SamplingError
-from shardmc.fit import open_rows
-from shardmc.judge import combine_sampled, judge
-from shardmc.locate import asked_precision, choose_precision, locate, precision_of_rows
+from shardmc.locate import asked_precision, locate, precision_of_rows
 from shardmc.locate.expansion import Expansion, expand_likelihood, expand_prior
 from shardmc.model import Model, Recipe
-from shardmc.posterior import Posterior, load
-from shardmc.sample import Auto, Sampled, Sampler, ShardChains, sample
+from shardmc.pipeline.checking import CheckDraws
+from shardmc.pipeline.combining import Combine
+from shardmc.pipeline.driver import Driver
+from shardmc.pipeline.fitting import open_rows
+from shardmc.pipeline.stage import Job, Log, Stage, State, known
+from shardmc.pipeline.stages import ChoosePrecision, SampleShards
+from shardmc.posterior import Plan, Posterior, load
+from shardmc.sample import Auto, Sampled, Sampler
 from shardmc.sample import sampler as named_sampler
-from shardmc.store.manifest import package_versions
+from shardmc.seeds import Purpose, derived_seed
 from shardmc.store.site import Site, model_of, plain_supports, read_site
 from shardmc.types import Combiner, Engine, Located, Mode
 
@@ -39,7 +45,7 @@ def sample_shard(
     *,
     share: float,
     located: Mode | Posterior | str | os.PathLike[str] | None = None,
-    num_draws: int = 1_000,
+    draws: int = 1_000,
     seed: int = 0,
     shard: int = 0,
     path: str | os.PathLike[str] | None = None,
@@ -67,7 +73,7 @@ def sample_shard(
         The mode of all rows as an earlier round knew it: from `locate_sites`, or the posterior of `combine_sites` or
         its file. The site then also hands out gradient and curvature of its density at that point, from which the
         mode of all rows follows by one Newton step.
-    num_draws, sampler, engine, weights, precision
+    draws, sampler, engine, weights, precision
         As in `fit`.
     seed
         Shared by all sites; draws of different sites are independent because `shard` differs.
@@ -88,18 +94,34 @@ def sample_shard(
     >>> bool(abs(posterior.draws["mu"].mean() - y.mean()) < 0.005)
     True
     """
-    _check_options(share, num_draws, seed, shard)
-    engine, chosen = Local() if engine is None else engine, named_sampler(sampler)
-    asked = asked_precision(precision)
-    with precision_of_rows(asked):
+    _check_options(share, draws, seed, shard)
+    precision = asked_precision(precision)
+    with precision_of_rows(precision):
         source, bound = open_rows(model, rows, seed)
         blocks = RescaledBlocks(source.split(Partition(1, weights=weights), seed), 1 / share)
+    job = Job(
+        model=bound,
+        blocks=blocks,
+        engine=Local() if engine is None else engine,
+        seed=derived_seed(seed, Purpose.SITE, shard),
+        combiner=Recenter(),
+        sampler=named_sampler(sampler),
+        draws_per_shard=draws,
+        precision=precision,
+    )
     common = _common_point(located, bound)
-    near = None if common is None else common.frame
-    with choose_precision(asked, bound, blocks, engine, near).applied():
-        mode, found = _site_mode(bound, blocks, common, engine, needed=chosen.needs_mode)
-        chains = _sample(bound, blocks, mode, found, chosen, engine, num_draws, seed, shard)
-        reference = None if common is None else _expansion(bound, blocks, common, engine)
+    stages = (
+        ChoosePrecision(near=None if common is None else common.frame),
+        LocateSite(common),
+        SampleShards(),
+    )
+    state = Driver().run(job, stages)
+    (chains,) = known(state.sampled).chains
+    if chains.failure:
+        raise SamplingError(f"The site's shard could not be sampled: {chains.failure}")
+    with state.computing():
+        reference = None if common is None else _expansion(bound, blocks, common, job.engine)
+    mode = state.mode if state.located is not None and state.located.found[0] else None
     site = Site(
         shard=int(shard),
         share=float(share),
@@ -108,8 +130,8 @@ def sample_shard(
         supports=plain_supports(bound),
         model=bound.fingerprint,
         chains=chains,
-        mode=mode.theta if mode is not None and found else None,
-        curvature=mode.curvature if mode is not None and found else None,
+        mode=None if mode is None else mode.theta,
+        curvature=None if mode is None else mode.curvature,
         reference=reference,
     )
     if path is not None:
@@ -165,36 +187,59 @@ def combine_sites(
             f"{type(chosen).__name__} combines fractional draws, and sites hand out rescaled ones; use 'recenter', "
             "'swiss', 'mposterior', 'wasserstein' or 'pie'."
         )
-    known = model if model is not None else model_of(read[0].supports)
-    if tuple(known.names) != read[0].names:
+    known_model = model if model is not None else model_of(read[0].supports)
+    if tuple(known_model.names) != read[0].names:
         raise OptionError(
-            f"The model's parameters are {_listed(known.names)}, the sites' {_listed(read[0].names)}."
+            f"The model's parameters are {_listed(known_model.names)}, the sites' {_listed(read[0].names)}."
         )
     elsewhere = AbsentBlocks(np.array([site.rows for site in read]), np.array([site.share for site in read]))
     located, notes = _located(read, elsewhere.shares)
-    sampled = Sampled(tuple(site.chains for site in read), elsewhere.shares, "rescaled", passes=0.0)
-    engine = Local()
-    combined = combine_sampled(known, elsewhere, chosen, sampled, located, engine, seed)
-    judged = judge(known, elsewhere, located, sampled, combined, engine, seed, certified=None)
-    return Posterior(
-        draws=combined.natural,
-        theta=combined.theta,
-        names=read[0].names,
-        shard=combined.shard,
-        shards=judged.shards,
-        mode=None if located is None else located.mode.theta,
-        curvature=None if located is None else located.mode.curvature,
-        findings=judged.findings,
-        notes=(*notes, *combined.notes),
-        plan={"rows": elsewhere.num_rows, "shards": len(read), "seed": int(seed), "combiner": repr(chosen)},
-        versions=package_versions(),
+    job = Job(known_model, elsewhere, Local(), int(seed), chosen, Auto())
+    state = State(
+        elsewhere,
+        elsewhere,
+        located=located,
+        sampled=Sampled(tuple(site.chains for site in read), elsewhere.shares, "rescaled", passes=0.0),
+        notes=notes,
     )
+    driver = Driver()
+    state = driver.run(job, (Combine(), CheckDraws()), state)
+    plan = Plan(rows=elsewhere.num_rows, shards=len(read), seed=int(seed), combiner=repr(chosen))
+    return driver.posterior(job, state, plan)
 
 
-def _check_options(share: float, num_draws: int, seed: int, shard: int) -> None:
+@final
+@dataclass(frozen=True, eq=False)
+class LocateSite(Stage):
+    """Find the site's own mode; without one, take that of all rows where it is known."""
+
+    name = "locate"
+    common: Mode | None
+
+    def run(self, job: Job, state: State, log: Log) -> State:
+        try:
+            mode, found = locate(job.model, state.blocks, job.engine), True
+        except ModelError:
+            if job.sampler.needs_mode and self.common is None:
+                raise
+            mode, found = self.common, False
+        if mode is None:
+            return state
+        located = Located(
+            mode,
+            np.ones(1),
+            mode.theta[None],
+            mode.curvature[None],
+            np.array([mode.decrement]),
+            np.array([found]),
+        )
+        return state.after(self, passes=mode.passes, mode=mode, located=located)
+
+
+def _check_options(share: float, draws: int, seed: int, shard: int) -> None:
     if not (isinstance(share, int | float | np.number) and 0 < share <= 1):
         raise OptionError(f"share must be the site's part of all rows, above 0 and at most 1, not {share!r}.")
-    for name, value, least in (("num_draws", num_draws, 1), ("seed", seed, 0), ("shard", shard, 0)):
+    for name, value, least in (("draws", draws, 1), ("seed", seed, 0), ("shard", shard, 0)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise OptionError(f"{name} must be a whole number from {least} on, not {value!r}.")
 
@@ -210,47 +255,6 @@ def _common_point(located: Mode | Posterior | str | os.PathLike[str] | None, mod
     if given.theta.shape != (model.dim,):
         raise OptionError(f"located has {len(given.theta)} parameters; the model has {model.dim}.")
     return given
-
-
-def _site_mode(
-    model: Model, blocks: Blocks, located: Mode | None, engine: Engine, *, needed: bool
-) -> tuple[Mode | None, bool]:
-    """The site's own mode, and whether it has one; otherwise that of all rows, where it is known."""
-    try:
-        return locate(model, blocks, engine), True
-    except ModelError:
-        if needed and located is None:
-            raise
-        return located, False
-
-
-def _sample(
-    model: Model,
-    blocks: Blocks,
-    mode: Mode | None,
-    found: bool,
-    sampler: Sampler | Auto,
-    engine: Engine,
-    num_draws: int,
-    seed: int,
-    shard: int,
-) -> ShardChains:
-    where = None
-    if mode is not None:
-        where = Located(
-            mode,
-            np.ones(1),
-            mode.theta[None],
-            mode.curvature[None],
-            np.array([mode.decrement]),
-            np.array([found]),
-        )
-    # Sites count from 0 each: the number of the shard goes into the seed.
-    own = int(np.random.SeedSequence([seed, shard]).generate_state(1)[0] >> 1)
-    (chains,) = sample(model, blocks, where, sampler, engine, num_draws=num_draws, seed=own).chains
-    if chains.failure:
-        raise SamplingError(f"The site's shard could not be sampled: {chains.failure}")
-    return chains
 
 
 def _expansion(model: Model, blocks: Blocks, located: Mode, engine: Engine) -> Expansion:
@@ -285,14 +289,21 @@ def _read(sites: Sites) -> list[Site]:
     return read
 
 
+def _at_common_point(sites: Sequence[Site]) -> Expansion | None:
+    """The log posterior of all rows at the point that all sites were given; None if they were not given one."""
+    references = [site.reference for site in sites if site.reference is not None]
+    if len(references) < len(sites) or any(
+        not np.array_equal(each.center, references[0].center) for each in references
+    ):
+        return None
+    first, *others = (each.times(site.share) for site, each in zip(sites, references, strict=True))
+    return sum(others, start=first)
+
+
 def _mode_of(sites: Sequence[Site]) -> Mode:
-    references = [site.reference for site in sites]
-    known = [reference for reference in references if reference is not None]
-    if len(known) == len(sites) and all(np.array_equal(r.center, known[0].center) for r in known):
-        total = known[0].times(sites[0].share)
-        for site, reference in zip(sites[1:], known[1:], strict=True):
-            total = total + reference.times(site.share)
-        return Mode(total.center + total.step, total.curvature, total.decrement, passes=1.0)
+    total = _at_common_point(sites)
+    if total is not None:
+        return Mode(total.center + total.step, total.curvature, total.decrement, passes=0.0)
     without = [site.shard for site in sites if site.mode is None]
     if without:
         raise ModelError(
@@ -316,7 +327,7 @@ def _located(sites: Sequence[Site], shares: np.ndarray) -> tuple[Located | None,
         mode = _mode_of(sites)
     except ModelError as error:
         return None, (*notes, f"{error} Until then the draws are combined by their own means and spreads.")
-    if mode.passes == 0:
+    if _at_common_point(sites) is None:
         advice = (
             " A further round with located=locate_sites(...) finds it exactly."
             if mode.decrement > _UNSURE

@@ -19,7 +19,7 @@ from shardmc.model.user_functions import calling
 if TYPE_CHECKING:
     import pandas as pd
 
-    from shardmc.posterior import Posterior
+    from shardmc.posterior.posterior import Posterior
 
 AT_ONCE = 1 << 22
 """Draws times rows that are worked on at once."""
@@ -33,7 +33,7 @@ def expected(
     function: Callable[[Any, Any], Any],
     kind: str = "interval",
     *,
-    interval: float = 0.9,
+    interval: float = 0.95,
     draws: int = 1000,
 ) -> pd.DataFrame | np.ndarray:
     """What a function of natural parameters and rows says about each row, over the posterior's draws.
@@ -69,7 +69,7 @@ def expected(
 def summarise(values: np.ndarray, kind: str, interval: float) -> dict[str, np.ndarray]:
     """Columns of a table from draws (draw, row): the mean, and unless kind is "mean" also sd, lower and upper.
 
-    >>> summarise(np.array([[0.0], [1.0], [2.0]]), "mean", 0.9)
+    >>> summarise(np.array([[0.0], [1.0], [2.0]]), "mean", 0.95)
     {'mean': array([1.])}
     """
     if kind == "mean":
@@ -89,7 +89,7 @@ def evenly(posterior: Posterior, draws: int) -> np.ndarray:
 
 def check_interval(interval: float) -> None:
     if not 0 < interval < 1:
-        raise OptionError(f"interval must lie between 0 and 1, such as 0.9; {interval!r} was given.")
+        raise OptionError(f"interval must lie between 0 and 1, such as 0.95; {interval!r} was given.")
 
 
 def refuse_too_many(needed: int) -> None:

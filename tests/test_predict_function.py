@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import shardmc
-import shardmc.expected
+import shardmc.posterior.expected
 from shardmc.errors import ModelError, OptionError, RunError
 
 
@@ -47,7 +47,7 @@ def test_mean_interval_and_draws_are_those_of_the_draws(posterior):
 
 def test_arrays_tables_and_files_in_pieces(posterior, tmp_path, monkeypatch):
     whole = posterior.predict(NEW, function=of_columns)
-    monkeypatch.setattr(shardmc.expected, "AT_ONCE", 7 * 400)
+    monkeypatch.setattr(shardmc.posterior.expected, "AT_ONCE", 7 * 400)
     NEW.to_parquet(tmp_path / "new.parquet", row_group_size=11)
     NEW.to_csv(tmp_path / "new.csv", index=False)
     rows = np.stack([NEW["a"], NEW["b"]], axis=1)
@@ -102,6 +102,6 @@ def test_what_cannot_be_predicted(posterior, monkeypatch):
         posterior.predict(NEW, "response", function=of_columns)
     with pytest.raises(OptionError, match="interval must lie between 0 and 1"):
         posterior.predict(NEW, function=of_columns, interval=90)
-    monkeypatch.setattr(shardmc.expected, "MOST", 100)
+    monkeypatch.setattr(shardmc.posterior.expected, "MOST", 100)
     with pytest.raises(OptionError, match="20,000 draws of expected responses do not fit in memory"):
         posterior.predict(NEW, "draws", function=of_columns)

@@ -1,4 +1,4 @@
-"""`shardmc demo`: the paper's synthetic logistic regression, from rows to a certified posterior."""
+"""Commands about the paper: `shardmc demo` and `shardmc reproduce table-2`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def demo(
     from rich.console import Console
 
     import shardmc
-    from shardmc.cli.console import frame_table, show_posterior
-    from shardmc.cli.progress import StageBars
+    from shardmc.cli.console import StageBars, frame_table, show_posterior
     from shardmc.errors import OptionError
     from shardmc.store.files import not_written
 
@@ -98,3 +97,34 @@ def logistic_model(dim: int):
         return -0.5 * jnp.sum((params["beta"] / 10) ** 2)
 
     return shardmc.Model(log_likelihood, log_prior, {"beta": dim})
+
+
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="table-1, table-2, table-3, figure-1, figure-2, theorem-1, remark-2, nonparametric, or all."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Where tables, figures and index.html go.")] = Path(
+        "shardmc-paper"
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller version.")] = False,
+    covtype: Annotated[
+        Path | None, typer.Option(help="Covertype for table-2: an .npz file, or UCI's covtype.data.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="From which all randomness comes.")] = 0,
+) -> None:
+    """Recompute a result of the paper and show it next to what the paper printed."""
+    from rich.console import Console
+
+    from shardmc.cli.console import StageBars, said
+    from shardmc.paper import reproduce as recompute
+
+    with StageBars() as bars:
+        written = recompute(name, out, quick=quick, covtype=covtype, progress=bars, seed=seed)
+    console = Console()
+    for path in written:
+        if path.suffix == ".md":
+            console.print(said(path.read_text()), soft_wrap=True)
+    console.print(said(f"Wrote {len(written)} files; open {written[-1]}."), soft_wrap=True)

@@ -13,19 +13,21 @@ if TYPE_CHECKING:
 Files = Annotated[list[Path], typer.Argument(help="Draws of the shards, one netCDF or CSV file each.")]
 Shares = Annotated[str | None, typer.Option(help="The shards' shares, e.g. 0.5,0.3,0.2; equal unless given.")]
 
+Seed = Annotated[int, typer.Option(help="Seed of the combiners that draw random numbers.")]
+
 
 def combine(
     files: Files,
     out: Annotated[Path, typer.Option(help="The netCDF file to write.")],
-    method: Annotated[
+    combiner: Annotated[
         str, typer.Option(help="recenter, consensus, product, weierstrass, mposterior, ...")
     ] = "recenter",
     shares: Shares = None,
-    seed: Annotated[int, typer.Option(help="Seed of the methods that draw random numbers.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Combine shards' draws into draws of the full posterior.
 
-    The draws must be of the subposteriors that the method combines: rescaled ones (likelihood to the power
+    The draws must be of the subposteriors that the combiner takes: rescaled ones (likelihood to the power
     1 / share) for recenter, swiss, mposterior and wasserstein; fractional ones (posterior to the power share) for
     consensus, product and weierstrass.
 
@@ -39,13 +41,13 @@ def combine(
 
     console = Console()
     if _are_sites(_existing(files)):
-        _combine_sites(console, files, out, method, shares, seed)
+        _combine_sites(console, files, out, combiner, shares, seed)
         return
-    result = shardmc.combine(_existing(files), method, shares=_shares(shares), seed=seed)
+    result = shardmc.combine(_existing(files), combiner, shares=_shares(shares), seed=seed)
     result.save(out)
     console.print(
         said(
-            f"Combined {len(files)} shards by {method} into {len(result.values):,} draws of {_names(result)}."
+            f"Combined {len(files)} shards by {combiner} into {len(result.values):,} draws of {_names(result)}."
         )
     )
     for note in result.notes:
@@ -56,16 +58,16 @@ def combine(
 def compare(
     files: Files,
     reference: Annotated[Path, typer.Option(help="Draws of the full posterior, netCDF or CSV.")],
-    methods: Annotated[
-        str | None, typer.Option(help="Methods to compare, e.g. recenter,consensus; all if not given.")
+    combiners: Annotated[
+        str | None, typer.Option(help="Combiners to compare, e.g. recenter,consensus; all if not given.")
     ] = None,
     scaling: Annotated[
         str, typer.Option(help="Which subposteriors the draws are of: rescaled or fractional.")
     ] = "rescaled",
     shares: Shares = None,
-    seed: Annotated[int, typer.Option(help="Seed of the methods that draw random numbers.")] = 0,
+    seed: Seed = 0,
 ) -> None:
-    """Combine the same shards by several methods and show each one's distance from a reference."""
+    """Combine the same shards by several combiners and show each one's distance from a reference."""
     from rich.console import Console
 
     import shardmc
@@ -77,16 +79,16 @@ def compare(
     result = shardmc.compare(
         _existing(files),
         str(_existing([reference])[0]),
-        None if methods is None else [m.strip() for m in methods.split(",")],
+        None if combiners is None else [name.strip() for name in combiners.split(",")],
         scaling=scaling,  # type: ignore[arg-type]
         shares=_shares(shares),
         seed=seed,
     )
     console = Console()
     console.print(said(str(result)), soft_wrap=True)
-    for method, notes in result.notes.items():
+    for name, notes in result.notes.items():
         for note in notes:
-            console.print(said(f"{method}: {note}"))
+            console.print(said(f"{name}: {note}"))
 
 
 def _are_sites(files: list[str]) -> bool:
@@ -104,17 +106,17 @@ def _are_sites(files: list[str]) -> bool:
 
 
 def _combine_sites(
-    console: Console, files: list[Path], out: Path, method: str, shares: str | None, seed: int
+    console: Console, files: list[Path], out: Path, combiner: str, shares: str | None, seed: int
 ) -> None:
     from shardmc.cli.console import said, show_posterior
     from shardmc.errors import OptionError
-    from shardmc.federate import combine_sites
+    from shardmc.pipeline.sites import combine_sites
 
     if shares is not None:
         raise OptionError(
             "--shares is not for files that sample_shard wrote: they say their shares themselves."
         )
-    posterior = combine_sites(files, combiner=method, seed=seed)
+    posterior = combine_sites(files, combiner=combiner, seed=seed)
     posterior.save(out)
     show_posterior(console, posterior)
     console.print(said(f"Wrote {out}."), soft_wrap=True)

@@ -1,0 +1,201 @@
+"""`shardmc fit rows.parquet "y ~ x"`: a generalised linear model from a table to a certified posterior."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Rows = Annotated[str, typer.Argument(help="A Parquet file or folder, or a CSV file: a path or a URL.")]
+Formula = Annotated[str, typer.Argument(help='For example "y ~ x1 + C(region) + x1:x2".')]
+FamilyName = Annotated[
+    str,
+    typer.Option(
+        help="gaussian, bernoulli, binomial, poisson, negative_binomial, gamma, student_t or ordinal."
+    ),
+]
+Out = Annotated[Path, typer.Option(help="The run folder. A run that was stopped is resumed.")]
+Shards = Annotated[str, typer.Option(help='How many shards, or "auto".')]
+Draws = Annotated[int, typer.Option(help="How many draws of the posterior.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same draws.")]
+Priors = Annotated[
+    list[str] | None,
+    typer.Option(help='A prior other than the default, e.g. "x1=normal(0, 1)"; may be repeated.'),
+]
+Offset = Annotated[str | None, typer.Option(help="A column added to the linear predictor.")]
+Exposure = Annotated[
+    str | None, typer.Option(help="A column to which the expected response is proportional.")
+]
+Trials = Annotated[
+    str | None, typer.Option(help="Number of trials of family binomial: a column or a number.")
+]
+Keep = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Keep a row in every shard if its leverage exceeds this times the largest share. The default is 0.2; a "
+        "smaller number keeps more rows, and 0 keeps none.",
+    ),
+]
+Weights = Annotated[str | None, typer.Option(help="A column of row weights.")]
+Strata = Annotated[str | None, typer.Option(help="A column whose values are spread evenly over the shards.")]
+SamplerName = Annotated[str, typer.Option(help="auto, independence, hmc, nuts or random-walk.")]
+CombinerName = Annotated[str, typer.Option(help="recenter, consensus, swiss, ...")]
+EngineName = Annotated[str, typer.Option(help="local or dask.")]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a Dask scheduler; without it, --engine dask starts workers on this machine."
+    ),
+]
+Memory = Annotated[
+    float | None,
+    typer.Option(min=0, help="GB of rows to hold in memory; larger tables are read shard by shard."),
+]
+Scratch = Annotated[
+    Path | None,
+    typer.Option(help="A folder for the shards of larger tables; with Dask one that all workers see."),
+]
+DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")]
+Polish = Annotated[
+    bool, typer.Option("--polish", help="Remove the errors that the certificate measures from the draws.")
+]
+PrecisionName = Annotated[
+    str,
+    typer.Option(help="auto, single or double: auto measures whether rounding in single precision matters."),
+]
+CertifyDraws = Annotated[
+    int,
+    typer.Option(
+        help="Draws at which the certificate first computes gradients of all rows. It takes up to 1,000, or this many, "
+        "if these cannot tell."
+    ),
+]
+CertifyMean = Annotated[float, typer.Option(help="Error of a mean that counts as right, in posterior sd.")]
+CertifySd = Annotated[float, typer.Option(help="Relative error of an sd that counts as right.")]
+Report = Annotated[bool, typer.Option(help="Write report.html into the run folder.")]
+
+
+def fit(
+    rows: Rows,
+    formula: Formula,
+    family: FamilyName = "gaussian",
+    out: Out = Path("shardmc-run"),
+    shards: Shards = "auto",
+    draws: Draws = 10_000,
+    seed: Seed = 0,
+    prior: Priors = None,
+    offset: Offset = None,
+    exposure: Exposure = None,
+    trials: Trials = None,
+    keep: Keep = None,
+    weights: Weights = None,
+    stratify: Strata = None,
+    sampler: SamplerName = "auto",
+    combiner: CombinerName = "recenter",
+    engine: EngineName = "local",
+    scheduler: Scheduler = None,
+    memory: Memory = None,
+    scratch: Scratch = None,
+    drop_missing: DropMissing = False,
+    polish: Polish = False,
+    precision: PrecisionName = "auto",
+    certify_draws: CertifyDraws = 100,
+    certify_mean: CertifyMean = 0.1,
+    certify_sd: CertifySd = 0.1,
+    report: Report = True,
+) -> None:
+    """Fit a generalised linear model to a table of any size; print and keep its certified posterior."""
+    from rich.console import Console
+
+    from shardmc.check import Certify
+    from shardmc.cli.console import StageBars, said, show_posterior
+    from shardmc.data import as_source
+    from shardmc.glm import glm
+
+    most = max(certify_draws, Certify.max_draws)
+    certify = Certify(certify_draws, most, certify_mean, certify_sd)
+    console = Console()
+    with StageBars() as bars:
+        posterior = glm(
+            formula,
+            as_source(rows, memory=None if memory is None else int(memory * 1e9), scratch=scratch),
+            family=family,
+            priors=_priors(prior or []),
+            offset=offset,
+            exposure=exposure,
+            trials=_number_or_name(trials),
+            drop_missing=drop_missing,
+            shards=_shards(shards),
+            draws=draws,
+            seed=seed,
+            **({} if keep is None else {"keep": keep or None}),
+            weights=weights,
+            stratify=stratify,
+            sampler=sampler,
+            combiner=combiner,
+            engine=_engine(engine, scheduler),
+            certify=certify,
+            polish=polish,
+            precision=precision,
+            run_dir=out,
+            progress=bars,
+        )
+    show_posterior(console, posterior)
+    if posterior.regression is not None:
+        priors = posterior.regression.priors
+        first = list(priors.items())[:12]
+        more = f" and {len(priors) - len(first)} more" if len(priors) > len(first) else ""
+        console.print(said("Priors: " + ", ".join(f"{k} ~ {v}" for k, v in first) + more + "."))
+    if report:
+        posterior.report(out / "report.html")
+    console.print(said(f"Wrote {out}/posterior.nc{' and report.html' if report else ''}."), soft_wrap=True)
+
+
+def _priors(given: list[str]) -> dict[str, str] | None:
+    from shardmc.errors import OptionError
+
+    result = {}
+    for text in given:
+        # The last "=": a column's name may have one, a prior has none.
+        name, separator, prior = text.rpartition("=")
+        if not separator:
+            raise OptionError(f'A prior is given as "name=normal(0, 1)"; {text!r} has no "=".')
+        result[name.strip()] = prior.strip()
+    return result or None
+
+
+def _number_or_name(text: str | None) -> str | int | None:
+    return int(text) if text is not None and text.isdigit() else text
+
+
+def _shards(text: str) -> int | str:
+    from shardmc.errors import OptionError
+
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise OptionError(f'shards must be a whole number or "auto", not {text!r}.') from None
+
+
+def _engine(name: str, scheduler: str | None):
+    from shardmc.errors import OptionError, unknown
+
+    if name == "local":
+        if scheduler is not None:
+            raise OptionError("--scheduler goes with --engine dask.")
+        return None
+    if name != "dask":
+        raise unknown("engine", name, ("local", "dask"))
+    from shardmc.engine import Dask
+
+    if scheduler is not None:
+        return Dask(scheduler)
+    try:
+        from distributed import Client
+    except ImportError:
+        raise OptionError("--engine dask needs Dask: pip install 'shardmc[dask]'.") from None
+    return Dask(Client(threads_per_worker=1, dashboard_address=":0", set_as_default=False))

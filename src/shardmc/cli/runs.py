@@ -1,0 +1,81 @@
+"""Commands on a run that is there: `shardmc status`, `shardmc report` and `shardmc predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_MOST_NAMED = 12
+
+
+def status(run: Annotated[Path, typer.Argument(help="A run folder, as made by --out or run_dir=.")]) -> None:
+    """Show what of a run is done, what failed and why."""
+    from rich.console import Console
+
+    from shardmc.cli.console import said
+    from shardmc.store.status import status as read_status
+
+    found = read_status(run)
+    console = Console()
+    total = found.manifest.num_shards
+    console.print(said(f"{found.folder}: {len(found.done)} of {total} shards are done."))
+    plan = ", ".join(f"{key} {value}" for key, value in found.manifest.plan.items() if key != "content")
+    console.print(said(f"Plan: {plan}."))
+    if found.owner is not None and found.running:
+        console.print(said(f"A process is at work on it: {found.owner}."))
+    elif found.owner is not None:
+        ended = "ended before it was finished" if found.running is False else "may or may not still run"
+        console.print(said(f"The last at work on it was {found.owner}, which {ended}."))
+    for shard, reason in found.failed.items():
+        console.print(said(f"Shard {shard} failed: {reason}"))
+    for shard, reason in found.damaged.items():
+        console.print(said(f"Shard {shard}'s file is damaged and will be computed again: {reason}"))
+    if found.missing:
+        shown = ", ".join(map(str, found.missing[:_MOST_NAMED])) + (
+            ", ..." if len(found.missing) > _MOST_NAMED else ""
+        )
+        console.print(
+            said(
+                f"{len(found.missing)} are not computed yet ({shown}); the same call with this folder goes on."
+            )
+        )
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder, or a file that Posterior.save wrote.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page to write; report.html in the run folder unless given.")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page: verdict, summary, plots, diagnostics, and how to repeat the run."""
+    import shardmc
+    from shardmc.report import write_report
+
+    posterior = shardmc.load(run)
+    path = out or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
+    typer.echo(f"Wrote {write_report(posterior, path)}.")
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run folder of `shardmc fit`, or its posterior.nc.")],
+    rows: Annotated[str, typer.Argument(help="New rows: a Parquet file or folder, or a CSV file.")],
+    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    kind: Annotated[
+        str, typer.Option(help="mean, interval (of the expected response) or response (a new one).")
+    ] = "interval",
+    interval: Annotated[float, typer.Option(help="The interval's probability.")] = 0.95,
+    draws: Annotated[int, typer.Option(help="How many of the posterior's draws to use.")] = 1000,
+    seed: Annotated[int, typer.Option(help="For --kind response.")] = 0,
+) -> None:
+    """Predict the response of new rows, with intervals."""
+    import shardmc
+    from shardmc.errors import unknown
+    from shardmc.glm import predict_file
+
+    kinds = ("mean", "interval", "response")
+    if kind not in kinds:
+        raise unknown("kind of prediction", kind, kinds)
+    count = predict_file(shardmc.load(run), rows, out, kind, interval=interval, draws=draws, seed=seed)  # type: ignore[arg-type]
+    typer.echo(f"Wrote predictions of {count:,} rows to {out}.")

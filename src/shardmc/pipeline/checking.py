@@ -1,0 +1,98 @@
+"""The stage that checks the result: it gathers the evidence, runs every check, and tables the shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from shardmc.check import CHECKS, Evidence, Outcome, Score, ordered
+from shardmc.combine.pool import pooled_count
+from shardmc.locate import gradients, gradients_call
+from shardmc.pipeline.stage import Checked, Job, Log, Stage, State, known
+from shardmc.posterior import ShardTable
+from shardmc.seeds import Purpose, generator
+from shardmc.types import Call
+
+
+def score_of_blocks(job: Job, state: State) -> Score:
+    """Gradients of the log posterior of the state's own rows."""
+    return lambda points: gradients(job.model, state.blocks, known(state.located).mode, points, job.engine)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CheckDraws(Stage):
+    """Check chains, agreement of the shards and, where there is a mode, the distance from the posterior."""
+
+    name = "check"
+    score: Callable[[Job, State], Score] = score_of_blocks
+    """Makes the gradients of the log posterior of all rows."""
+
+    def run(self, job: Job, state: State, log: Log) -> State:
+        background: dict[str, Future[Outcome]] = {}
+        evidence = self._evidence(
+            job, state, lambda: np.nansum(background["chains"].result().per_shard["ess"], axis=0)
+        )
+        applicable = [check for check in CHECKS if check.applies(evidence)]
+        with ThreadPoolExecutor(1) as pool:
+            # These work while the device is busy with the gradients.
+            background |= {c.name: pool.submit(c, evidence) for c in applicable if not c.reads_rows}
+            outcomes = [check(evidence) for check in applicable if check.reads_rows]
+        outcomes += [future.result() for future in background.values()]
+        certified = next((outcome for outcome in outcomes if outcome.certificate is not None), Outcome(()))
+        checked = Checked(
+            _shard_table(state, evidence, outcomes),
+            tuple(ordered(finding for outcome in outcomes for finding in outcome.findings)),
+            certified.certificate,
+            certified.certified_at,
+        )
+        passes = 0.0 if certified.certified_at is None else float(len(certified.certified_at))
+        return state.after(self, passes=passes, checked=checked)
+
+    def programs(self, job: Job, state: State) -> Iterable[Call]:
+        if job.certify is not None and self.score is score_of_blocks:
+            count = job.draws_per_shard
+            if job.combiner.pools:
+                count = pooled_count(count, state.blocks.shares)
+            yield gradients_call(job.model, state.blocks, job.certify.stages(count)[0])
+
+    def _evidence(self, job: Job, state: State, effective: Callable[[], np.ndarray]) -> Evidence:
+        chains, combined = known(state.sampled).chains, known(state.combined)
+        return Evidence(
+            names=job.model.names,
+            chains=[c.theta for c in chains],
+            acceptance=np.array([c.acceptance for c in chains]),
+            divergences=np.array([c.divergences for c in chains]),
+            sizes=np.asarray(state.blocks.sizes),
+            located=state.located,
+            theta=combined.theta,
+            shard=combined.shard,
+            score=self.score(job, state),
+            effective=effective,
+            rng=generator(job.seed, Purpose.CERTIFY),
+            certify=job.certify,
+        )
+
+
+def _shard_table(state: State, evidence: Evidence, outcomes: Iterable[Outcome]) -> ShardTable:
+    """One row per shard, with the columns that the checks add."""
+    dim = len(evidence.names)
+    flat = [theta.reshape(-1, dim) for theta in evidence.chains]
+    draws = np.full((len(flat), max(map(len, flat)), dim), np.nan)
+    for shard, values in enumerate(flat):
+        draws[shard, : len(values)] = values
+    columns = {name: values for outcome in outcomes for name, values in outcome.per_shard.items()}
+    return ShardTable(
+        share=state.blocks.shares,
+        size=evidence.sizes,
+        acceptance=evidence.acceptance,
+        divergences=evidence.divergences,
+        sampler=tuple(c.sampler for c in known(state.sampled).chains),
+        draws=draws,
+        mode=None if state.located is None else state.located.shard_modes,
+        **columns,
+    )

@@ -1,0 +1,150 @@
+"""The driver of a run: it keeps the time, tells progress, writes and reads checkpoints and compiles ahead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import ParamSpec, TypeVar
+
+from shardmc.pipeline.folder import Folder
+from shardmc.pipeline.stage import Job, Stage, State, known
+from shardmc.posterior import Plan, Posterior
+from shardmc.sample import ShardChains
+from shardmc.store.manifest import package_versions
+from shardmc.types import Engine, Progress
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Driver:
+    """Runs the stages of a job one by one and assembles the posterior."""
+
+    def __init__(self, folder: Folder | None = None, progress: Progress | None = None) -> None:
+        self._folder = Folder(None) if folder is None else folder
+        self._progress = progress
+        self._seconds: dict[str, float] = {}
+
+    def timed(self, name: str, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a verb; keep its time and report its progress under this name."""
+        self._report(name, 0, 1)
+        start = time.perf_counter()
+        result = verb(*args, **kwargs)
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+        self._report(name, 1, 1)
+        return result
+
+    def run(self, job: Job, stages: Sequence[Stage], state: State | None = None) -> State:
+        """Run the stages that an earlier call of the same run has not finished."""
+        state, remaining = self._resumed(job, stages, State.of(job) if state is None else state)
+        ahead = _Ahead(job.engine)
+        for position, stage in enumerate(remaining):
+            if not stage.applies(job, state):
+                continue
+            with state.computing():
+                ahead.compile(remaining[position:], job, state)
+                log = _StageLog(stage.name, self._folder, self._report)
+                state = self.timed(stage.name, stage.run, job, state, log)
+            if stage.part:
+                self._folder.write_part(stage.part, stage.save(state))
+        return replace(state, notes=(*state.notes, *ahead.notes()))
+
+    def posterior(self, job: Job, state: State, plan: Plan) -> Posterior:
+        """The posterior that the stages have found."""
+        combined, checked = known(state.combined), known(state.checked)
+        mode = None if state.located is None else state.located.mode
+        precision = state.precision
+        return Posterior(
+            draws=combined.natural,
+            theta=combined.theta,
+            names=tuple(job.model.names),
+            shard=combined.shard,
+            shards=checked.shards,
+            mode=None if mode is None else mode.theta,
+            curvature=None if mode is None else mode.curvature,
+            certificate=checked.certificate,
+            polished=state.polished,
+            findings=checked.findings,
+            notes=(*(() if precision is None else precision.notes), *self._folder.notes, *state.notes),
+            plan=plan if precision is None else replace(plan, **precision.plan),
+            seconds=self._seconds,
+            passes=state.passes,
+            versions=package_versions(),
+        )
+
+    def _resumed(self, job: Job, stages: Sequence[Stage], state: State) -> tuple[State, Sequence[Stage]]:
+        """The last state that the run folder holds, and the stages that come after it."""
+        for position in reversed(range(len(stages))):
+            stage = stages[position]
+            arrays = self._folder.read_part(stage.part) if stage.part else None
+            if arrays is not None:
+                return stage.load(job, state, arrays), stages[position + 1 :]
+        return state, stages
+
+    def _report(self, stage: str, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(stage, done, total)
+
+
+@dataclass(frozen=True)
+class _StageLog:
+    """What a stage that works shard by shard is offered."""
+
+    name: str
+    folder: Folder
+    report: Progress
+
+    def finished(self) -> Mapping[int, ShardChains]:
+        return self.folder.finished()
+
+    def write(self, shard: int, chains: ShardChains) -> None:
+        self.folder.write(shard, chains)
+
+    def counter(self, total: int) -> Callable[[int], None]:
+        done = 0
+
+        def advance(_: int) -> None:
+            nonlocal done
+            done += 1
+            self.report(self.name, min(done, total), total)
+
+        return advance
+
+
+class _Ahead:
+    """Has the programs of later stages compiled while earlier ones run."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._asked: set[Stage] = set()
+        self._compiling: list[tuple[Stage, Future[None]]] = []
+
+    def compile(self, stages: Sequence[Stage], job: Job, state: State) -> None:
+        """Compile what the first of these stages, and those after it, say that they will need."""
+        first, *later = stages
+        self._asked.add(first)  # it compiles what it needs by itself
+        if state.precision is None:
+            return  # a program is compiled for one precision
+        for stage in later:
+            if stage in self._asked:
+                continue
+            for call in stage.programs(job, state):
+                self._asked.add(stage)
+                compiling = self._engine.prepare(call)
+                if compiling is not None:
+                    self._compiling.append((stage, compiling))
+
+    def notes(self) -> tuple[str, ...]:
+        """What went wrong in the background. A program that is not needed any more is not compiled."""
+        failed = {}
+        for stage, compiling in self._compiling:
+            if compiling.cancel() or not compiling.done():
+                continue
+            if (error := compiling.exception()) is not None:
+                failed[stage.name] = str(error).partition("\n")[0]
+        return tuple(
+            f"A program of the stage {name!r} could not be compiled ahead: {error}"
+            for name, error in failed.items()
+        )

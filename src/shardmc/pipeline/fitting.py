@@ -1,0 +1,267 @@
+"""The main job: from a model and a tall table to draws of the posterior, and how far to trust them."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import replace
+from typing import Any, Protocol, final, runtime_checkable
+
+import numpy as np
+
+from shardmc.check import Certify, certify_options
+from shardmc.combine import combiner as named_combiner
+from shardmc.data import Partition, Source, as_source
+from shardmc.engine import Local
+from shardmc.errors import OptionError
+from shardmc.locate import KEEP, asked_precision, precision_of_rows
+from shardmc.model import Model, Recipe, validate
+from shardmc.model.fingerprint import fingerprint
+from shardmc.pipeline.checking import CheckDraws
+from shardmc.pipeline.combining import Combine
+from shardmc.pipeline.driver import Driver
+from shardmc.pipeline.folder import Folder
+from shardmc.pipeline.polishing import Polish
+from shardmc.pipeline.stage import Job
+from shardmc.pipeline.stages import ChoosePrecision, KeepRows, Locate, LocateShards, SampleShards
+from shardmc.posterior import Plan, Posterior
+from shardmc.sample import Auto, Sampler
+from shardmc.sample import sampler as named_sampler
+from shardmc.types import Combiner, Engine, Progress
+
+_SAMPLE_ROWS = 64
+
+FIT = (
+    ChoosePrecision(),
+    Locate(),
+    KeepRows(),
+    LocateShards(),
+    SampleShards(),
+    Combine(),
+    CheckDraws(),
+    Polish(),
+)
+"""The stages of a fit, after its rows are read and split."""
+
+
+@runtime_checkable
+class FrontEnd(Protocol):
+    """A way to say a model and its rows, such as a formula."""
+
+    def open(self, source: Source, seed: int) -> tuple[Source, Model]:
+        """The rows that the model reads, and the model, tried on a few of them."""
+        ...
+
+    def finish(self, posterior: Posterior) -> Posterior:
+        """The posterior in the terms of the front end."""
+        ...
+
+
+def fit(
+    model: Recipe | FrontEnd,
+    data: Any,
+    *,
+    shards: int | str = "auto",
+    draws: int = 10_000,
+    seed: int = 0,
+    weights: Any = None,
+    stratify: Any = None,
+    shuffle: bool = True,
+    keep: float | None = KEEP,
+    sampler: str | Sampler | Auto = "auto",
+    combiner: str | Combiner = "recenter",
+    engine: Engine | None = None,
+    check: bool = True,
+    certify: Certify | bool = True,
+    polish: bool = False,
+    precision: str = "auto",
+    run_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Posterior:
+    """Draw from the posterior of a model with few parameters and very many rows.
+
+    Parameters
+    ----------
+    model
+        A `shardmc.Model`, or what `shardmc.from_numpyro` or `shardmc.from_pymc` gives.
+    data
+        Arrays with a common first axis (an array, a tuple, a dict, any pytree), a pandas, polars or Arrow table,
+        or the path or URL of a Parquet file or folder, or of a CSV file.
+    shards
+        How many parts the rows are split into; "auto" chooses from the number of rows, parameters and draws.
+    draws
+        How many draws of the posterior are wanted; a few more may come so that shards give equally many.
+    seed
+        The same seed gives the same draws, whatever the batch size or an interruption; on other devices, or with
+        another number of XLA's threads, rounding makes them others of the same posterior.
+    weights
+        One number per row (or a column's name): row j counts that often in the likelihood.
+    stratify
+        One value per row (or a column's name) whose values are dealt evenly over the shards.
+    shuffle
+        False leaves the rows in their order. Only for rows known to be exchangeable.
+    keep
+        A row is kept in every shard where its leverage exceeds `keep` times the largest share; None keeps none.
+    sampler
+        A sampler or its name: "auto", "independence", "hmc", "nuts", "random-walk".
+    combiner
+        A combiner or its name: "recenter" and its rivals.
+    engine
+        Where shards run; this machine unless given.
+    check
+        Whether to certify the result; takes one more pass over the data, or up to three where it is hard to tell.
+    certify
+        Effort and bounds of the certificate, `shardmc.Certify(draws=100, max_draws=1000, mean=0.1, sd=0.1)`; False
+        for none, like `check=False`.
+    polish
+        Whether to take the errors of mean and covariance that the certificate measured out of the draws, and to
+        certify them again at other draws. `posterior.polished` says what it did.
+    precision
+        "auto" measures how far rounding in single precision would move the posterior, and computes in double precision
+        where that matters; "single" or "double" leaves no choice. `posterior.plan.precision` says which it was, and
+        `precision_reason` why. JAX's own configuration stays as it is, and rows stay float32 in memory.
+    run_dir
+        A folder that keeps finished shards, so that a stopped run goes on where it was.
+    progress
+        Called as progress(stage, done, total).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.normal(3.0, 1.0, size=20_000)
+    >>> model = Model(
+    ...     log_likelihood=lambda params, y: -0.5 * (y - params["mu"]) ** 2,
+    ...     log_prior=lambda params: -0.5 * params["mu"] ** 2 / 100,
+    ...     parameters={"mu": ()},
+    ... )
+    >>> posterior = fit(model, y, shards=10, draws=1_000)
+    >>> bool(abs(posterior.draws["mu"].mean() - y.mean()) < 0.001)
+    True
+    """
+    combiner, sampler = named_combiner(combiner), named_sampler(sampler)
+    certified = certify_options(certify, check)
+    _check_options(draws, seed, keep, certified is not None, polish)
+    _check_scaling(combiner, sampler)
+    front_end = model if isinstance(model, FrontEnd) else _OneModel(model)
+    draws, seed, precision = (
+        int(draws),
+        int(seed),
+        asked_precision(precision),
+    )  # NumPy's are not written to files
+    asked = {
+        "draws": draws,
+        "seed": seed,
+        "shuffle": shuffle,
+        "stratified": stratify is not None,
+        "weighted": weights is not None,
+        "keep": keep,
+        "sampler": _in_words(sampler),
+        "combiner": _in_words(combiner),
+        "scaling": combiner.scaling,
+        "precision": precision,
+    }
+    with Folder(run_dir) as folder:
+        driver = Driver(folder, progress)
+        with precision_of_rows(precision):
+            source = as_source(data)
+            given = {"shards": int(shards)} if isinstance(shards, int | np.integer) else {}
+            folder.expect(source, {**asked, **given})
+            rows, bound = driver.timed("read", front_end.open, source, seed)
+            count = _number_of_shards(shards, rows.num_rows, bound.dim, draws)
+            partition = Partition(count, shuffle, stratify, weights)
+            # What words leave out: which rows have which weights, what a user's own functions do.
+            content = fingerprint(partition.fingerprint, vars(sampler), vars(combiner))
+            plan = Plan(rows=rows.num_rows, shards=count, content=content, **asked)
+            folder.begin(source, bound, plan)
+            blocks = driver.timed("split", rows.split, partition, seed)
+        job = Job(
+            model=bound,
+            blocks=blocks,
+            engine=Local() if engine is None else engine,
+            seed=seed,
+            combiner=combiner,
+            sampler=sampler,
+            draws_per_shard=_draws_per_shard(combiner, draws, blocks.shares),
+            precision=precision,
+            keep=keep if count > 1 else None,
+            certify=certified,
+            polish=polish,
+        )
+        state = driver.run(job, FIT)
+        plan = replace(
+            plan, draws_per_shard=job.draws_per_shard, kept_rows=state.shards.num_kept, polish=polish
+        )
+        posterior = front_end.finish(driver.posterior(job, state, plan))
+        folder.write_posterior(posterior)
+    return posterior
+
+
+@final
+class _OneModel:
+    """A model as it is."""
+
+    def __init__(self, model: Recipe) -> None:
+        self._model = model
+
+    def open(self, source: Source, seed: int) -> tuple[Source, Model]:
+        return open_rows(self._model, source, seed)
+
+    def finish(self, posterior: Posterior) -> Posterior:
+        return posterior
+
+
+def open_rows(model: Recipe, data: Any, seed: int) -> tuple[Source, Model]:
+    """The rows the model reads, and the model, tried on a few of them before anything is compiled."""
+    source = as_source(data)
+    if source.is_table:
+        source = source.select(model.columns_used(source.sample(_SAMPLE_ROWS, seed)))
+    rows = source.sample(_SAMPLE_ROWS, seed)
+    bound = model.bind(rows)
+    validate(bound, rows)
+    return source, bound
+
+
+def _in_words(method: Sampler | Auto | Combiner) -> str:
+    """A sampler or combiner with its options, the same in every process."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(method))
+
+
+def _check_options(draws: int, seed: int, keep: float | None, check: bool, polish: bool) -> None:
+    if not isinstance(draws, int | np.integer) or draws < 1:
+        raise OptionError(f"draws must be a positive whole number, not {draws!r}.")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise OptionError(f"seed must be a whole number that is not negative, not {seed!r}.")
+    if keep is not None and not (isinstance(keep, int | float) and keep > 0):
+        raise OptionError(f"keep must be a positive number, or None to keep no rows, not {keep!r}.")
+    if polish and not check:
+        raise OptionError("polish=True needs the certificate: leave check and certify at True.")
+
+
+def _check_scaling(combiner: Combiner, sampler: Sampler | Auto) -> None:
+    if combiner.scaling == "fractional" and not sampler.takes_power:
+        raise OptionError(
+            f"{type(combiner).__name__} takes draws of shards with a power of the prior, and step of Gibbs takes none: "
+            "give step a fifth argument, power, or choose a combiner of rescaled draws such as 'recenter'."
+        )
+
+
+def _number_of_shards(shards: int | str, num_rows: int, dim: int, draws: int) -> int:
+    """K as given; or chosen so that kept rows stay few (K^2 < N / (5 d)) and every shard is worth its overhead."""
+    if shards == "auto":
+        most = min(math.sqrt(num_rows / (5 * dim)), num_rows / max(1_000, 50 * dim), draws / 32)
+        return max(1, int(most))
+    if isinstance(shards, bool) or not isinstance(shards, int | np.integer):
+        raise OptionError(f'shards must be a whole number or "auto", not {shards!r}.')
+    if not 1 <= shards <= num_rows:
+        raise OptionError(
+            f"shards must lie between 1 and the number of rows, {num_rows}; {shards} was given."
+        )
+    return int(shards)
+
+
+def _draws_per_shard(combiner: Combiner, draws: int, shares: np.ndarray) -> int:
+    """Draws that every shard must give so that the combination has at least as many as wanted."""
+    # Half a draw of tolerance: shards that differ by a row give equally many draws.
+    return max(1, math.ceil(draws * float(shares.max()) - 0.5)) if combiner.pools else draws

@@ -1,0 +1,145 @@
+"""What a run is made of: a job, the state that its stages fill in, and what a stage must offer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+
+from shardmc.check import Certificate, Certify, Polished
+from shardmc.data import Blocks
+from shardmc.locate import Choice
+from shardmc.model import Model
+from shardmc.posterior import ShardTable
+from shardmc.sample import Auto, Sampled, Sampler, ShardChains
+from shardmc.types import Call, Combiner, Engine, Finding, Located, Mode
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be computed: the model, the rows in their shards, and the options, all checked."""
+
+    model: Model
+    blocks: Blocks
+    engine: Engine
+    seed: int
+    combiner: Combiner
+    sampler: Sampler | Auto
+    draws_per_shard: int = 0
+    precision: str = "auto"
+    keep: float | None = None
+    """A row is kept in every shard if its leverage exceeds this times the largest share; None keeps none."""
+    certify: Certify | None = None
+    polish: bool = False
+
+
+@dataclass(frozen=True)
+class PosteriorDraws:
+    """Combined draws on the unconstrained and the natural scale."""
+
+    theta: np.ndarray  # (draw, dim); NaN rows where a draw left the support
+    natural: Mapping[str, np.ndarray]
+    shard: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the checks found."""
+
+    shards: ShardTable
+    findings: tuple[Finding, ...]
+    certificate: Certificate | None
+    certified_at: np.ndarray | None  # (chosen,) the draws at which the certificate took its gradients
+
+
+@dataclass(frozen=True)
+class State:
+    """What the stages of a run have found so far."""
+
+    blocks: Blocks
+    """The partition of all rows."""
+    shards: Blocks
+    """The same partition, with the rows that every shard keeps."""
+    precision: Choice | None = None
+    mode: Mode | None = None
+    kept: Sequence[np.ndarray] | None = None
+    """Positions of the kept rows within each shard; None before they are chosen."""
+    located: Located | None = None
+    sampled: Sampled | None = None
+    combined: PosteriorDraws | None = None
+    checked: Checked | None = None
+    polished: Polished | None = None
+    passes: Mapping[str, float] = field(default_factory=dict)
+    """Stage -> how often it evaluated the likelihood of all rows."""
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(job: Job) -> State:
+        """The state before the first stage."""
+        return State(job.blocks, job.blocks)
+
+    def after(self, stage: Stage, *, passes: float | None = None, **found: Any) -> State:
+        """The state with what a stage has found, and how often it evaluated the likelihood of all rows."""
+        counted = self.passes if passes is None else {**self.passes, stage.name: passes}
+        return replace(self, passes=counted, **found)
+
+    def computing(self) -> AbstractContextManager[None]:
+        """A context in which JAX computes in the precision that was chosen."""
+        return nullcontext() if self.precision is None else self.precision.applied()
+
+
+class Log(Protocol):
+    """What the driver offers to a stage that works shard by shard."""
+
+    def finished(self) -> Mapping[int, ShardChains]:
+        """The shards that an earlier, interrupted call of this run has sampled."""
+        ...
+
+    def write(self, shard: int, chains: ShardChains) -> None:
+        """Keep a sampled shard, or why it failed."""
+        ...
+
+    def counter(self, total: int) -> Callable[[int], None]:
+        """A function to call after each of `total` steps."""
+        ...
+
+
+class Stage(ABC):
+    """One step of a run. It knows nothing of time, progress, files or of the stages around it."""
+
+    name: ClassVar[str]
+    """As progress bars and reports show it."""
+    part: ClassVar[str] = ""
+    """The file of the run folder (without .npz) that keeps what this stage and those before it found."""
+
+    def applies(self, job: Job, state: State) -> bool:
+        """Whether there is anything to do."""
+        return True
+
+    @abstractmethod
+    def run(self, job: Job, state: State, log: Log) -> State:
+        """The state with what this stage finds."""
+
+    def programs(self, job: Job, state: State) -> Iterable[Call]:
+        """The programs that `run` will need, as far as their shapes are known; compiled while other stages run."""
+        return ()
+
+    def save(self, state: State) -> dict[str, np.ndarray]:
+        """Arrays for this stage's part of the run folder."""
+        return {}
+
+    def load(self, job: Job, state: State, arrays: Mapping[str, np.ndarray]) -> State:
+        """The state that `save` was given, up to what later stages need."""
+        return state
+
+
+def known(found: T | None) -> T:
+    """What an earlier stage of the list has found."""
+    assert found is not None, "The stages are in the wrong order."
+    return found

@@ -1,0 +1,141 @@
+"""A posterior as an xarray.DataTree in ArviZ's layout, and back.
+
+The fields of `Posterior` and `ShardTable` say themselves how they are stored: an array by the names of its axes, any
+other value by the function that reads it from JSON. A new field needs nothing here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmc.errors import RunError
+from shardmc.names import shown, stored
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from shardmc.posterior.posterior import Posterior
+
+_LAYOUT = 1
+_ATTRIBUTE = "shardmc"
+
+
+def axes(*names: str) -> dict[str, Any]:
+    """Metadata of a field that is stored as an array with these axes; None is not stored."""
+    return {"axes": names}
+
+
+def read_by(function: Callable[[Any], Any]) -> dict[str, Any]:
+    """Metadata of a field that is stored as JSON, and how its value is read from that; None stays None."""
+    return {"read": function}
+
+
+def to_tree(posterior: Posterior) -> xr.DataTree:
+    """The groups posterior, unconstrained, sample_stats and shards."""
+    import xarray as xr
+
+    layout = posterior.chains
+    theta = ("chain", "draw", "coordinate"), posterior.theta.reshape(*layout, -1)
+    shard = posterior.shard
+    # Names as they were given are in the record: an array of text loses a NUL at its end.
+    coordinate = {"coordinate": [shown(name) for name in posterior.names]}
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": _natural(posterior.draws, layout),
+            "unconstrained": xr.Dataset({"theta": theta, **_arrays(posterior)}, coords=coordinate),
+            "sample_stats": xr.Dataset(
+                {} if shard is None else {"shard": (("chain", "draw"), shard.reshape(layout))}
+            ),
+            "shards": xr.Dataset(_arrays(posterior.shards), coords=coordinate),
+        }
+    )
+    record = {name: _plain(getattr(posterior, name)) for name in _readers(type(posterior))}
+    renamed = {stored(name): name for name in posterior.draws if stored(name) != name}
+    tree.attrs[_ATTRIBUTE] = json.dumps(
+        {"layout": _LAYOUT, "names": list(posterior.names), "renamed": renamed, **record}
+    )
+    return tree
+
+
+def from_tree(tree: xr.DataTree, kind: type[Posterior], shard_kind: type[Any]) -> Posterior:
+    """The posterior that a tree was made from."""
+    if _ATTRIBUTE not in tree.attrs:
+        raise RunError("The file holds no posterior of shardmc: its attribute 'shardmc' is missing.")
+    record = json.loads(tree.attrs[_ATTRIBUTE])
+    if record["layout"] != _LAYOUT:
+        raise RunError(
+            f"The file's layout is version {record['layout']}; this shardmc reads version {_LAYOUT}."
+        )
+    groups = ("posterior", "unconstrained", "sample_stats", "shards")
+    natural, unconstrained, stats, shards = (tree[group].to_dataset() for group in groups)
+    renamed = record["renamed"]
+    values: dict[str, Any] = {
+        name: None if record.get(name) is None else read(record[name])
+        for name, read in _readers(kind).items()
+    }
+    return kind(
+        draws={renamed.get(str(name), str(name)): _flat(v.values) for name, v in natural.data_vars.items()},
+        theta=_flat(unconstrained["theta"].values),
+        names=tuple(record["names"]),
+        shard=_flat(stats["shard"].values) if "shard" in stats else None,
+        shards=shard_kind(**_read_arrays(shard_kind, shards)),
+        **_read_arrays(kind, unconstrained),
+        **values,
+    )
+
+
+def _arrays(record: Any) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    found = {}
+    for each in fields(record):
+        values = getattr(record, each.name)
+        if "axes" in each.metadata and values is not None:
+            text = isinstance(values, tuple)
+            found[each.name] = each.metadata["axes"], np.array(values, dtype=object) if text else values
+    return found
+
+
+def _read_arrays(kind: type[Any], data: xr.Dataset) -> dict[str, Any]:
+    found = {}
+    for each in fields(kind):
+        if "axes" in each.metadata and each.name in data:
+            values = data[each.name].values
+            found[each.name] = tuple(map(str, values)) if values.dtype.kind in "OUT" else values
+    return found
+
+
+def _readers(kind: type[Any]) -> dict[str, Callable[[Any], Any]]:
+    return {each.name: each.metadata["read"] for each in fields(kind) if "read" in each.metadata}
+
+
+def _plain(given: Any) -> Any:
+    """A value as JSON can hold it."""
+    if hasattr(given, "to_dict"):
+        return given.to_dict()
+    if hasattr(given, "__dataclass_fields__"):
+        return asdict(given)
+    if isinstance(given, Mapping):
+        return dict(given)
+    return [_plain(each) for each in given] if isinstance(given, tuple) else given
+
+
+def _natural(draws: Mapping[str, np.ndarray], layout: tuple[int, int]) -> xr.Dataset:
+    import xarray as xr
+
+    variables = {
+        stored(name): (
+            ("chain", "draw", *(f"{stored(name)}_dim_{k}" for k in range(v.ndim - 1))),
+            v.reshape(*layout, *v.shape[1:]),
+        )
+        for name, v in draws.items()
+    }
+    return xr.Dataset(variables, coords={"chain": np.arange(layout[0]), "draw": np.arange(layout[1])})
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    """(chain, draw, ...) -> (draw, ...)."""
+    return values.reshape(-1, *values.shape[2:])

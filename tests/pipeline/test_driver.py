@@ -1,0 +1,143 @@
+"""The driver: folders are refused before rows are read, results are written once, programs are compiled ahead."""
+
+from concurrent.futures import Future
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import shardmc
+from shardmc.data import as_source
+from shardmc.data.arrays import ArraySource
+from shardmc.data.table import TableSource
+from shardmc.engine.local import run_batch
+from shardmc.errors import RunError
+from shardmc.pipeline.driver import Driver
+from shardmc.pipeline.stage import Job, Stage
+from shardmc.store.run import Run
+from shardmc.types import Engine
+
+ROWS = np.random.default_rng(0).normal(2.0, 1.0, 600).astype(np.float32)
+TABLE = {"x": ROWS, "y": (ROWS > 2).astype(np.float32)}
+OPTIONS = {"shards": 3, "draws": 60, "check": False}
+
+
+def log_likelihood(params, rows):
+    return -0.5 * (rows - params["mu"]) ** 2
+
+
+@pytest.fixture(scope="module")
+def model():
+    return shardmc.Model(log_likelihood, lambda params: -0.5 * params["mu"] ** 2 / 100, {"mu": ()})
+
+
+def unread(*args, **kwargs):
+    raise AssertionError("A row was read.")
+
+
+@pytest.mark.parametrize("call", ["fit", "glm"])
+def test_a_locked_folder_is_refused_before_the_data_is_looked_at(model, tmp_path, call):
+    arguments = {"fit": (model, "nowhere.parquet"), "glm": ("y ~ x", "nowhere.parquet")}
+    with Run(tmp_path / "run"), pytest.raises(RunError, match="is in use by process"):
+        getattr(shardmc, call)(*arguments[call], run_dir=tmp_path / "run")
+
+
+def test_a_folder_of_other_rows_is_refused_before_a_row_is_read(model, tmp_path, monkeypatch):
+    shardmc.fit(model, ROWS, run_dir=tmp_path / "run", **OPTIONS)
+    for name in ("sample", "split", "tables"):
+        monkeypatch.setattr(ArraySource, name, unread)
+    with pytest.raises(RunError, match="its rows or columns are different"):
+        shardmc.fit(model, ROWS + 1, run_dir=tmp_path / "run", **OPTIONS)
+    with pytest.raises(RunError, match="plan draws is 60 there and 61 here"):
+        shardmc.fit(model, ROWS, run_dir=tmp_path / "run", **{**OPTIONS, "draws": 61})
+
+
+def test_a_folder_of_another_formulas_rows_is_refused_before_a_row_is_read(tmp_path, monkeypatch):
+    shardmc.glm("y ~ x", TABLE, "bernoulli", run_dir=tmp_path / "run", **OPTIONS)
+    for source in (ArraySource, TableSource):
+        for name in ("sample", "split", "tables", "transform"):
+            monkeypatch.setattr(source, name, unread)
+    with pytest.raises(RunError, match="its rows or columns are different"):
+        shardmc.glm("y ~ x", {**TABLE, "x": ROWS + 1}, "bernoulli", run_dir=tmp_path / "run", **OPTIONS)
+
+
+def test_another_model_is_refused_before_the_rows_are_split(model, tmp_path, monkeypatch):
+    shardmc.fit(model, ROWS, run_dir=tmp_path / "run", **OPTIONS)
+    monkeypatch.setattr(ArraySource, "split", unread)
+    other = shardmc.Model(log_likelihood, None, {"mu": ()})
+    with pytest.raises(RunError, match="its model or priors are different"):
+        shardmc.fit(other, ROWS, run_dir=tmp_path / "run", **OPTIONS)
+
+
+def test_glm_writes_its_posterior_once_and_inside_the_lock(tmp_path, monkeypatch):
+    from shardmc.store import tree
+
+    written, save = [], tree.save_tree
+
+    def watched(saved, path):
+        with pytest.raises(RunError, match="in use"):
+            Run(tmp_path / "run")
+        written.append(path)
+        save(saved, path)
+
+    monkeypatch.setattr(tree, "save_tree", watched)
+    posterior = shardmc.glm("y ~ x", TABLE, "bernoulli", run_dir=tmp_path / "run", **OPTIONS)
+    assert written == [tmp_path / "run" / "posterior.nc"]
+    again = shardmc.load(tmp_path / "run")
+    assert again.regression == posterior.regression
+    assert again.predict(TABLE, "mean").equals(posterior.predict(TABLE, "mean"))
+
+
+class FailsToCompile(Engine):
+    """This machine, where nothing can be compiled ahead."""
+
+    def map(self, *args, **kwargs):
+        return shardmc.Local().map(*args, **kwargs)
+
+    def prepare(self, call):
+        failed = Future()
+        failed.set_exception(ValueError("no compiler\nand more"))
+        return failed
+
+
+def test_what_fails_in_the_background_is_said(model):
+    posterior = shardmc.fit(model, ROWS, engine=FailsToCompile(), shards=3, draws=60)
+    notes = [note for note in posterior.notes if "could not be compiled ahead: no compiler" in note]
+    assert [note.split("'")[1] for note in notes] == ["keep", "check", "sample"]
+
+
+@pytest.mark.parametrize("draws", [50, 500])
+def test_programs_are_compiled_ahead_for_the_shapes_that_run(model, monkeypatch, draws):
+    """With 50 draws of 3 shards there are 51, and the certificate takes gradients at all of them."""
+
+    def compiled() -> int:
+        before = run_batch._cache_size()
+        shardmc.fit(replace_model(), ROWS, shards=3, draws=draws)
+        return run_batch._cache_size() - before
+
+    def replace_model():
+        return shardmc.Model(log_likelihood, None, {"mu": ()})
+
+    ahead = compiled()
+    monkeypatch.setattr(shardmc.Local, "prepare", lambda *args: None)
+    assert ahead == compiled()
+
+
+class Halve(Stage):
+    """A stage of a user's own."""
+
+    name = "halve"
+
+    def run(self, job, state, log):
+        return state.after(self, passes=0.5, notes=(*state.notes, "halved"))
+
+
+def test_a_stage_knows_nothing_of_time_and_progress(model):
+    blocks = as_source(ROWS).split(shardmc.data.Partition(2), 0)
+    told = []
+    driver = Driver(progress=lambda *event: told.append(event))
+    job = Job(model, blocks, shardmc.Local(), 0, shardmc.Recenter(), shardmc.Auto())
+    state = driver.run(job, (Halve(),))
+    assert (state.notes, state.passes) == (("halved",), {"halve": 0.5})
+    assert told == [("halve", 0, 1), ("halve", 1, 1)]
+    assert replace(job, seed=1).seed == 1

@@ -19,7 +19,7 @@ import pytest
 import shardmc
 from shardmc.errors import DataError, RunError
 from shardmc.model.precision import double_precision
-from shardmc.store.status import status
+from shardmc.store.run import status
 
 SCRIPT = Path(__file__).with_name("interrupted.py")
 _spec = importlib.util.spec_from_file_location("interrupted", SCRIPT)

@@ -12,7 +12,7 @@ import pytest
 
 import shardmc
 from shardmc.data import as_source
-from shardmc.store.status import status
+from shardmc.store.run import status
 
 pytestmark = pytest.mark.cluster
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from shardmc.errors import RunError
-from shardmc.store.record import DamagedError, decode, encode
-from shardmc.store.run import Run
-from shardmc.store.status import status
+from shardmc.store.records import DamagedError, decode, encode
+from shardmc.store.run import Run, status
 
 
 class Marker:

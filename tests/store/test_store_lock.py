@@ -15,8 +15,7 @@ from filelock import SoftFileLock
 
 from shardmc.errors import RunError
 from shardmc.store.lock import Lock, Owner, process_start, read_owner
-from shardmc.store.run import Run
-from shardmc.store.status import status
+from shardmc.store.run import Run, status
 
 HOLDER = """
 import sys

@@ -7,8 +7,7 @@ import pytest
 
 from shardmc.errors import RunError
 from shardmc.store.manifest import SCHEMA, Manifest, package_versions
-from shardmc.store.run import Run
-from shardmc.store.status import status
+from shardmc.store.run import Run, status
 
 
 def test_json_and_back(manifest):

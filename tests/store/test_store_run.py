@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from shardmc.errors import RunError
-from shardmc.store.run import Run
-from shardmc.store.status import status
+from shardmc.store.run import Run, status
 
 
 def test_a_new_run_has_nothing(tmp_path, manifest):

@@ -14,8 +14,7 @@ import pytest
 
 from shardmc.errors import RunError
 from shardmc.store import files
-from shardmc.store.run import Run
-from shardmc.store.status import status
+from shardmc.store.run import Run, status
 
 WRITER = Path(__file__).with_name("writer.py")
 

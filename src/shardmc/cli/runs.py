@@ -15,7 +15,7 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder, as made by --
     from rich.console import Console
 
     from shardmc.cli.console import said
-    from shardmc.store.status import status as read_status
+    from shardmc.store.run import status as read_status
 
     found = read_status(run)
     console = Console()

@@ -1,9 +1,10 @@
-"""A run folder that is open for writing: it finds earlier results and keeps new ones safe."""
+"""A run folder: open for writing, where it finds earlier results and keeps new ones safe, and seen from outside."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -12,19 +13,21 @@ import numpy as np
 from shardmc.errors import RunError
 from shardmc.store.files import inside, is_temporary, make_folder, remove_temporaries, write_file
 from shardmc.store.lock import NAMES as LOCK_NAMES
-from shardmc.store.lock import Lock
+from shardmc.store.lock import Lock, Owner, read_owner
 from shardmc.store.manifest import OTHER_DATA, Manifest, plan_differences
-from shardmc.store.record import Arrays, DamagedError, encode
-from shardmc.store.shards import (
+from shardmc.store.records import (
     ASIDE,
     MANIFEST,
     SHARDS,
+    Arrays,
+    DamagedError,
+    encode,
     read_manifest,
     read_record,
     read_shard,
+    scan_shards,
     shard_path,
     shards_folder,
-    survey,
 )
 
 
@@ -191,7 +194,7 @@ class Run:
         make_folder(shards)
         remove_temporaries(self.folder)
         remove_temporaries(shards)
-        found = survey(self.folder, self.manifest)
+        found = scan_shards(self.folder, self.manifest)
         self._done = found.done
         self.notes.append(f"{len(found.done)} of {self.num_shards} shards were already done.")
         for shard, reason in found.damaged.items():
@@ -199,9 +202,9 @@ class Run:
             self.notes.append(f"Shard {shard}'s file is damaged ({reason}) and will be computed again.")
         for shard, reason in found.failed.items():
             self.notes.append(f"Shard {shard} failed before: {reason}")
-        if found.strangers:
+        if found.others:
             self.notes.append(
-                f"These files do not belong to the run and were left alone: {', '.join(map(ascii, found.strangers))}."
+                f"These files do not belong to the run and were left alone: {', '.join(map(ascii, found.others))}."
             )
         before, now = self.manifest.versions, call.versions
         for name in sorted(n for n in {*before, *now} if before.get(n) != now.get(n)):
@@ -252,3 +255,51 @@ def _prepare(folder: Path) -> None:
         raise RunError(
             f"{folder} is not a run folder: it contains files but no {MANIFEST}. Use a new or an empty folder."
         )
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Which shards are done, failed, missing or damaged, and which process works on the run."""
+
+    folder: Path
+    manifest: Manifest
+    done: tuple[int, ...]
+    failed: Mapping[int, str]
+    """Shard -> why it failed."""
+    damaged: Mapping[int, str]
+    """Shard -> what is wrong with its file; it will be computed again."""
+    missing: tuple[int, ...]
+    owner: Owner | None
+    """The process that writes to the folder, or that ended without releasing its lock."""
+    running: bool | None
+    """Whether that process still runs; None if this machine cannot tell."""
+
+    @property
+    def num_shards(self) -> int:
+        return self.manifest.num_shards
+
+
+def status(path: str | os.PathLike[str]) -> RunStatus:
+    """How far the run in a folder is. Nothing is written, and no lock is taken.
+
+    >>> status("no-such-run")
+    Traceback (most recent call last):
+    shardmc.errors.RunError: no-such-run is not a run folder: it has no manifest.json.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise RunError(f"{folder} is not a run folder: it has no {MANIFEST}.")
+    found = scan_shards(folder, manifest)
+    known = {*found.done, *found.failed, *found.damaged}
+    owner = read_owner(folder)
+    return RunStatus(
+        folder=folder,
+        manifest=manifest,
+        done=tuple(sorted(found.done)),
+        failed=found.failed,
+        damaged=found.damaged,
+        missing=tuple(shard for shard in range(manifest.num_shards) if shard not in known),
+        owner=owner,
+        running=False if owner is None else owner.is_alive(),
+    )

@@ -193,7 +193,7 @@ def test_a_posterior_without_a_formula_says_so(poisson):
     from dataclasses import replace
 
     with pytest.raises(RunError, match="of a model without a formula"):
-        predict(replace(poisson, plan={}), {"age": np.zeros(1)})
+        predict(replace(poisson, regression=None), {"age": np.zeros(1)})
 
 
 def test_predictive_check_finds_what_the_model_lacks(policies, poisson):

@@ -97,7 +97,7 @@ def main() -> None:
         ("seconds, cold", f"{seconds:.1f}"),
         ("processor seconds of both cores together", f"{busy:.1f}"),
         ("load average when it ended (2 would be this job alone)", f"{load:.1f}"),
-        ("passes over the data", f"{sum(posterior.passes.values()):.0f}"),
+        ("evaluations of all rows", f"{sum(posterior.passes.values()):.0f}"),
         ("certificate", certificate),
         ("maximum likelihood by", by),
         ("largest distance from maximum likelihood, posterior sd", f"{abs(gap[worst]):.3f} ({worst})"),

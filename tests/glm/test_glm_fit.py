@@ -192,7 +192,7 @@ def test_new_rows_that_cannot_be_predicted(policies, poisson, tmp_path):
 def test_a_posterior_without_a_formula_says_so(poisson):
     from dataclasses import replace
 
-    with pytest.raises(RunError, match="of a model without a formula"):
+    with pytest.raises(RunError, match="a model without a formula"):
         predict(replace(poisson, regression=None), {"age": np.zeros(1)})
 
 

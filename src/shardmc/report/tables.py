@@ -185,7 +185,7 @@ def shard_table(posterior: Posterior, most: int = 8) -> Table:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a run: its time, its share of the total time in percent, and its passes over the data."""
+    """One stage of a run: its time, its share of the total time in percent, and how often it evaluated all rows."""
 
     name: str
     time: str

@@ -140,14 +140,14 @@ def test_rows_that_have_changed_are_said(model, sampler, first):
 def test_many_new_rows_are_a_reason_to_fit_again(model, sampler, first):
     many = linear.rows_of(1, 2_500)
     both = shardmc.append(first, model, many, sampler=sampler, **OPTIONS)
-    assert any("A fit from scratch is due" in note for note in both.notes)
+    assert any("Fit all rows from scratch" in note for note in both.notes)
     # Also where they came in two parts, neither of which is many.
     halves = [
         {name: column[part] for name, column in many.items()} for part in (slice(1_250), slice(1_250, None))
     ]
     once = shardmc.append(first, model, halves[0], sampler=sampler, **OPTIONS)
     twice = shardmc.append(once, model, halves[1], sampler=sampler, **OPTIONS)
-    assert not any("A fit from scratch is due" in note for note in once.notes)
+    assert not any("Fit all rows from scratch" in note for note in once.notes)
     assert any("There are 2.2 times as many rows" in note for note in twice.notes)
 
 
@@ -160,7 +160,7 @@ def test_the_table_of_shards_stays_small(model, sampler, first):
 
 
 def test_what_cannot_be_right_is_refused(model, first):
-    with pytest.raises(DataError, match="old_data has 600 rows, but the posterior is of 2000"):
+    with pytest.raises(DataError, match="old_data has 600 rows, but the posterior has seen 2000"):
         shardmc.append(first, model, NEW, old_data=NEW)
     with pytest.raises(OptionError, match="has no mode and curvature"):
         shardmc.append(replace(first, curvature=None), model, NEW)

@@ -1,4 +1,4 @@
-"""New rows for a posterior that is there already: only they are sampled, and the draws of the old rows are reused."""
+"""Add rows to a posterior: only the new rows are sampled, and the draws of the old rows are reused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from shardmc.types import Engine, Frame, Located, Mode, Progress
 
 _STEPS = 10
 _MUCH = 2.0
-"""Growth of the number of rows, since the last fit from scratch, from which on another is advised."""
+"""If the number of rows grows by more than this since the last fit from scratch, another fit is advised."""
 
 
 def append(
@@ -61,14 +61,14 @@ def append(
     precision: str = "auto",
     progress: Progress | None = None,
 ) -> Posterior:
-    """Add rows to a posterior: M new ones to the N that it has seen, in shards of their own.
+    """Add M new rows to a posterior of N rows, in shards of their own.
 
-    The draws at hand are taken as the draws of one large shard, that of the old rows. Rescaled to N' = N + M rows its
-    subposterior is log pi + (N' / N) l_old: the draws are moved by theta -> c' + A (theta - c), where c and H are the
-    old mode and curvature, H' = P + (N' / N) (H - P) with P the prior's curvature, c' the mode that this implies, and A
-    takes H^-1 to H'^-1. That is exact where the posterior of the old rows is Gaussian; their skewness stays as it was
-    with N rows and does not shrink with N'. The new rows' shards are sampled as in `fit`, and all draws are
-    combined by `Recenter`, in proportion to the rows.
+    The old rows become one large shard, and the posterior's draws are the draws of that shard. Rescaled to N' = N + M
+    rows, its subposterior is log pi + (N' / N) l_old. The draws are moved by theta -> c' + A (theta - c), where c and H
+    are the old mode and curvature, H' = P + (N' / N) (H - P) with the prior's curvature P, c' is the mode that this
+    implies, and A takes H^-1 to H'^-1. That is exact if the posterior of the old rows is Gaussian; otherwise their
+    skewness stays as it was with N rows. The new shards are sampled as in `fit`, and `Recenter` combines all draws in
+    proportion to the rows.
 
     Parameters
     ----------
@@ -79,15 +79,14 @@ def append(
     new_data
         The new rows: whatever `fit` takes as data.
     old_data
-        The old rows. With them the mode of all rows is found exactly and the result is certified. Without them the
-        old rows' log-likelihood is taken as the quadratic that the old mode and curvature give, and there is no
-        certificate.
+        The old rows. With them, the mode of all rows is exact and the result is certified. Without them, a quadratic
+        at the old mode stands for the old rows' log-likelihood, and there is no certificate.
     weights, old_weights
         Row weights, as in `fit`.
     shards
-        Into how many shards the new rows are split; "auto" makes them about as large as the old ones were.
+        How many shards the new rows are split into; "auto" makes them about as large as the old ones.
     seed
-        Of the new draws; follows from the posterior's own unless given.
+        The seed of the new draws; by default one that follows from the posterior's own.
     keep, sampler, engine, check, precision, progress
         As in `fit`.
 
@@ -228,8 +227,8 @@ def rescaled_draws(model: Model, draws: np.ndarray, mode: Mode, growth: float) -
     target = likelihood_at_mode(model, mode).times(growth) + expand_prior(model, mode.theta)
     if np.linalg.eigvalsh(target.curvature)[0] <= 0:
         raise ModelError(
-            "The old rows alone do not hold every parameter: their likelihood has no maximum in some direction, so "
-            "that their draws cannot be rescaled. Fit all rows from scratch."
+            "The old rows alone do not determine every parameter: their likelihood has no maximum in some direction. "
+            "Their draws cannot be rescaled. Fit all rows from scratch."
         )
     moved = Mode(mode.theta + target.step, target.curvature, target.decrement, 0.0)
     narrower = transport(symmetric(np.linalg.inv(mode.curvature)), symmetric(np.linalg.inv(moved.curvature)))
@@ -264,8 +263,8 @@ def _known(earlier: Posterior, seed: int | None) -> tuple[Mode, int]:
     """Mode and curvature of the old rows, and the seed of the new draws."""
     if earlier.mode is None or earlier.curvature is None:
         raise OptionError(
-            "The posterior has no mode and curvature of all rows, without which nothing can be appended to it. Fit all "
-            "rows from scratch."
+            "Nothing can be appended to this posterior, because it has no mode and curvature of all rows. Fit all rows "
+            "from scratch."
         )
     if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
         raise OptionError(f"seed must be a whole number that is not negative, not {seed!r}.")
@@ -292,13 +291,13 @@ def _number_of_shards(shards: int | str, num_rows: int, usual: float) -> int:
 
 
 def _old_blocks(data: Any, model: Model, weights: Any, earlier: Posterior, seed: int) -> Blocks | None:
-    """The old rows in any shards: only sums over all of them are taken."""
+    """The old rows in any shards; only sums over all of them are needed."""
     if data is None:
         return None
     source, _ = open_rows(model, data, seed)
     if source.num_rows != earlier.plan.rows:
         raise DataError(
-            f"old_data has {source.num_rows} rows, but the posterior is of {earlier.plan.rows}; give the rows that "
+            f"old_data has {source.num_rows} rows, but the posterior has seen {earlier.plan.rows}; give the rows that "
             "it was fitted to."
         )
     shards = min(max(earlier.shards.num_shards, 16), source.num_rows)
@@ -343,12 +342,12 @@ def _notes(growth: float, old_blocks: Blocks | None) -> tuple[str, ...]:
     notes = []
     if old_blocks is None:
         notes.append(
-            "The old rows were not given: their log-likelihood was taken as the quadratic at their mode, and the "
-            "result is not certified."
+            "The old rows were not given: a quadratic at their mode stands for their log-likelihood, and the result is "
+            "not certified."
         )
     if growth > _MUCH:
         notes.append(
-            f"There are {growth:.1f} times as many rows as at the last fit from scratch, and the skewness of its draws "
-            "is still that of its rows. A fit from scratch is due."
+            f"There are {growth:.1f} times as many rows as at the last fit from scratch, but the skewness of its draws "
+            "is still that of its rows. Fit all rows from scratch."
         )
     return tuple(notes)

@@ -79,50 +79,50 @@ def fit(
     run_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Posterior:
-    """Draw from the posterior of a model with few parameters and very many rows.
+    """Compute the posterior of a model with few parameters and very many rows, and measure how accurate it is.
 
     Parameters
     ----------
     model
-        A `shardmc.Model`, or what `shardmc.from_numpyro` or `shardmc.from_pymc` gives.
+        A `shardmc.Model`, or what `shardmc.from_numpyro` or `shardmc.from_pymc` returns.
     data
         Arrays with a common first axis (an array, a tuple, a dict, any pytree), a pandas, polars or Arrow table,
         or the path or URL of a Parquet file or folder, or of a CSV file.
     shards
         How many parts the rows are split into; "auto" chooses from the number of rows, parameters and draws.
     draws
-        How many draws of the posterior are wanted; a few more may come so that shards give equally many.
+        How many draws of the posterior to make. There may be a few more, so that all shards give equally many.
     seed
-        The same seed gives the same draws, whatever the batch size or an interruption; on other devices, or with
-        another number of XLA's threads, rounding makes them others of the same posterior.
+        The same seed gives the same draws, whatever the batch size and after any interruption. On another device, or
+        with another number of XLA's threads, the draws differ in rounding, but come from the same posterior.
     weights
         One number per row (or a column's name): row j counts that often in the likelihood.
     stratify
-        One value per row (or a column's name) whose values are dealt evenly over the shards.
+        One value per row (or a column's name). Each shard gets its share of the rows of every value.
     shuffle
-        False leaves the rows in their order. Only for rows known to be exchangeable.
+        False leaves the rows in their order. Use it only for rows that are in random order already.
     keep
-        A row is kept in every shard where its leverage exceeds `keep` times the largest share; None keeps none.
+        Keep a row in every shard if its leverage exceeds `keep` times the largest share. None keeps no rows.
     sampler
         A sampler or its name: "auto", "independence", "hmc", "nuts", "random-walk".
     combiner
-        A combiner or its name: "recenter" and its rivals.
+        A combiner or its name: "recenter", "consensus", "weierstrass", ...
     engine
-        Where shards run; this machine unless given.
+        Where shards run: `shardmc.Local()`, this machine, or `shardmc.Dask(...)`.
     check
-        Whether to certify the result; takes one more pass over the data, or up to three where it is hard to tell.
+        Whether to certify the result. That evaluates all rows at 100 draws, or at up to 1,000 in hard cases.
     certify
-        Effort and bounds of the certificate, `shardmc.Certify(draws=100, max_draws=1000, mean=0.1, sd=0.1)`; False
-        for none, like `check=False`.
+        Effort and bounds of the certificate, `shardmc.Certify(draws=100, max_draws=1000, mean=0.1, sd=0.1)`. False
+        makes none, like `check=False`.
     polish
-        Whether to take the errors of mean and covariance that the certificate measured out of the draws, and to
+        Whether to remove the errors of mean and covariance that the certificate measured from the draws, and to
         certify them again at other draws. `posterior.polished` says what it did.
     precision
         "auto" measures how far rounding in single precision would move the posterior, and computes in double precision
-        where that matters; "single" or "double" leaves no choice. `posterior.plan.precision` says which it was, and
-        `precision_reason` why. JAX's own configuration stays as it is, and rows stay float32 in memory.
+        if that matters; "single" and "double" leave no choice. `posterior.plan.precision` says which it was, and
+        `posterior.plan.precision_reason` why. JAX's own configuration stays as it is, and rows stay float32 in memory.
     run_dir
-        A folder that keeps finished shards, so that a stopped run goes on where it was.
+        A folder that keeps finished shards. The same call with the same folder resumes a run that was stopped.
     progress
         Called as progress(stage, done, total).
 
@@ -145,11 +145,8 @@ def fit(
     _check_options(draws, seed, keep, certified is not None, polish)
     _check_scaling(combiner, sampler)
     front_end = model if isinstance(model, FrontEnd) else _OneModel(model)
-    draws, seed, precision = (
-        int(draws),
-        int(seed),
-        asked_precision(precision),
-    )  # NumPy's are not written to files
+    draws, seed = int(draws), int(seed)  # files cannot hold NumPy's numbers
+    precision = asked_precision(precision)
     asked = {
         "draws": draws,
         "seed": seed,

@@ -1,4 +1,4 @@
-"""Rows that may not be moved: each site samples its own shard and hands out one small file; the files are combined."""
+"""Rows that must stay where they are: each site samples its own shard, and only one small file leaves it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from shardmc.types import Combiner, Engine, Located, Mode
 
 _SUM_OF_SHARES = 1e-6
 _UNSURE = 0.1
-"""Error of the mode, in posterior standard deviations, from which on a further round is advised."""
+"""If the mode may be off by more posterior standard deviations than this, another round is advised."""
 
 Sites = Sequence[str | os.PathLike[str] | Site]
 
@@ -54,11 +54,11 @@ def sample_shard(
     engine: Engine | None = None,
     precision: str = "auto",
 ) -> Site:
-    """Sample the shard that one site holds, where it is.
+    """Sample the shard of one site, where its rows are.
 
-    Its target is the prior times the likelihood of the site's rows to the power 1 / share, log pi + sum_j l_j / a_i:
-    the site does the job of all rows. What comes back, and goes into the file, is draws, mode and curvature of that
-    density on the unconstrained scale, the share, the number of rows, and the parameters' names and supports.
+    The target is the prior times the likelihood of the site's rows to the power 1 / share, log pi + sum_j l_j / a_i:
+    the site does the job of all rows. The result, which is also what the file holds, has the draws, mode and curvature
+    of that density on the unconstrained scale, the share, the number of rows, and the parameters' names and supports.
 
     Parameters
     ----------
@@ -67,12 +67,12 @@ def sample_shard(
     rows
         The site's rows: whatever `fit` takes as data.
     share
-        The site's part of all rows, n_i / N. Any positive numbers that sum to 1 over the sites give the same posterior;
-        those near n_i / N give it with the least noise.
+        The site's part of all rows, n_i / N. Any positive shares that sum to 1 over the sites give the same posterior;
+        shares near n_i / N give it with the least noise.
     located
-        The mode of all rows as an earlier round knew it: from `locate_sites`, or the posterior of `combine_sites` or
-        its file. The site then also hands out gradient and curvature of its density at that point, from which the
-        mode of all rows follows by one Newton step.
+        The mode of all rows from an earlier round: what `locate_sites` returned, or the posterior of `combine_sites`,
+        or its file. The site then adds the gradient and curvature of its density at that point, and one Newton step
+        leads to the mode of all rows.
     draws, sampler, engine, weights, precision
         As in `fit`.
     seed
@@ -140,7 +140,7 @@ def sample_shard(
 
 
 def locate_sites(sites: Sites) -> Mode:
-    """Mode and curvature of the posterior of all rows, from what the sites know of it.
+    """Mode and curvature of the posterior of all rows, from the files of the sites.
 
     After a first round every site's log density is taken as a quadratic at its own mode: H = sum_i a_i H_i and
     theta = H^-1 sum_i a_i H_i theta_i. The decrement is then half the distance between that point and the mean
@@ -162,7 +162,7 @@ def combine_sites(
     combiner: str | Combiner = "recenter",
     seed: int = 0,
 ) -> Posterior:
-    """Draws of the posterior of all rows from the sites' files alone.
+    """Draws of the posterior of all rows, from the sites' files alone.
 
     Parameters
     ----------
@@ -171,20 +171,20 @@ def combine_sites(
     model
         Needed for parameters whose support has no name, and for derived quantities; otherwise the files say enough.
     combiner
-        One that takes rescaled draws: "recenter" and its relatives.
+        A combiner of rescaled draws: "recenter", "swiss", "mposterior", "wasserstein" or "pie".
     seed
         For combiners that draw random numbers.
 
     Returns
     -------
     Posterior
-        Without a certificate, which would take another round: the rows' gradients at some of the combined draws.
+        It has no certificate: that would need another round, with gradients of the rows at some combined draws.
     """
     read = _read(sites)
     chosen = named_combiner(combiner)
     if chosen.scaling != "rescaled":
         raise OptionError(
-            f"{type(chosen).__name__} combines fractional draws, and sites hand out rescaled ones; use 'recenter', "
+            f"{type(chosen).__name__} combines fractional draws, but the sites' draws are rescaled; use 'recenter', "
             "'swiss', 'mposterior', 'wasserstein' or 'pie'."
         )
     known_model = model if model is not None else model_of(read[0].supports)
@@ -340,7 +340,7 @@ def _located(sites: Sequence[Site], shares: np.ndarray) -> tuple[Located | None,
     elif mode.decrement > 1:
         notes += (
             f"The mode of all rows is {mode.decrement:.2g} posterior standard deviations from the point that the sites "
-            "were given: one more round, from the new one, would find it exactly.",
+            "were given. Another round from the new point finds it exactly.",
         )
     nowhere = np.full(sites[0].dim, np.nan)
     return Located(

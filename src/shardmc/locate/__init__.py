@@ -1,10 +1,11 @@
-"""Where the posterior is: modes, curvatures, and the rows that matter much."""
+"""Where the posterior is: modes, curvatures, and the rows of high leverage."""
 
+from shardmc.locate.ascent import DECREMENT
 from shardmc.locate.gradients import gradients, prepare_gradients
-from shardmc.locate.leverage import KEEP, Influential, influential, leverage, prepare_influential
-from shardmc.locate.newton import DECREMENT, Start, locate, near_mode, newton_steps
+from shardmc.locate.leverage import KEEP, Influential, influential, prepare_influential
+from shardmc.locate.newton import Start, locate, near_mode, newton_steps
 from shardmc.locate.precision import Choice, asked_precision, choose_precision, precision_of_rows
-from shardmc.locate.shards import locate_shards
+from shardmc.locate.shard_modes import locate_shards
 
 __all__ = [
     "DECREMENT",
@@ -16,7 +17,6 @@ __all__ = [
     "choose_precision",
     "gradients",
     "influential",
-    "leverage",
     "locate",
     "locate_shards",
     "near_mode",

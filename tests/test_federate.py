@@ -140,7 +140,7 @@ def test_sites_with_the_same_rows_and_seed_draw_differently(model, sampler):
 
 
 def test_shards_know_nothing_of_the_rows_any_more(files):
-    with pytest.raises(OptionError, match="sites. draws are rescaled"):
+    with pytest.raises(OptionError, match="sites' draws are rescaled"):
         shardmc.combine_sites(files, combiner="consensus")
     assert shardmc.combine_sites(files, combiner="wasserstein").num_draws > 0
 

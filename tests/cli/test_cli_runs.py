@@ -102,6 +102,6 @@ def test_combine_refuses_what_sites_say_themselves(sites, tmp_path):
     shardmc.combine_sites(sites).save(tmp_path / "draws.nc")
     with pytest.raises(DataError, match=r"draws\.nc was not; combine files of one kind only"):
         run("combine", *sites, tmp_path / "draws.nc", *out)
-    with pytest.raises(OptionError, match="sites. draws are rescaled"):
+    with pytest.raises(OptionError, match="sites' draws are rescaled"):
         run("combine", *sites, *out, "--combiner", "consensus")
     assert not (tmp_path / "posterior.nc").exists()

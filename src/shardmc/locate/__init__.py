@@ -1,10 +1,11 @@
-"""Where the posterior is: modes, curvatures, and the rows that matter much."""
+"""Where the posterior is: modes, curvatures, and the rows of high leverage."""
 
+from shardmc.locate.ascent import DECREMENT
 from shardmc.locate.gradients import gradients, gradients_call
-from shardmc.locate.leverage import KEEP, Influential, influential, influential_call, leverage
-from shardmc.locate.newton import DECREMENT, Start, locate, near_mode, newton_steps
+from shardmc.locate.leverage import KEEP, Influential, influential, influential_call
+from shardmc.locate.newton import Start, locate, near_mode, newton_steps
 from shardmc.locate.precision import Choice, asked_precision, choose_precision, precision_of_rows
-from shardmc.locate.shards import locate_shards
+from shardmc.locate.shard_modes import locate_shards
 
 __all__ = [
     "DECREMENT",
@@ -18,7 +19,6 @@ __all__ = [
     "gradients_call",
     "influential",
     "influential_call",
-    "leverage",
     "locate",
     "locate_shards",
     "near_mode",

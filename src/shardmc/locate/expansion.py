@@ -1,4 +1,4 @@
-"""A log-likelihood as a quadratic: what is known of rows that are elsewhere, or no longer there."""
+"""A log-likelihood as a quadratic: what is known about rows that are not available."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Expansion:
 
     @property
     def step(self) -> np.ndarray:
-        """The way from the centre to the maximum, H^-1 g."""
+        """The step from the centre to the maximum, H^-1 g."""
         return np.linalg.solve(self.curvature, self.gradient)
 
     @property
     def decrement(self) -> float:
-        """The length of that way in standard deviations, sqrt(g^T H^-1 g)."""
+        """The length of that step in standard deviations, sqrt(g^T H^-1 g)."""
         return float(np.sqrt(max(self.gradient @ self.step, 0.0)))
 
 
@@ -83,7 +83,7 @@ class LikelihoodTerms:
 def expand_likelihood(model: Model, blocks: Blocks, frame: Frame, engine: Engine) -> Expansion:
     """The log-likelihood of all rows at the frame's centre, in one pass over them.
 
-    The frame's basis gives the coordinates in which it is computed, of order one each.
+    It is computed in the frame's coordinates, which are of order one.
     """
     device = DeviceFrame.of(frame)
     gradient, curvature = np.zeros(model.dim), np.zeros((model.dim, model.dim))
@@ -93,13 +93,13 @@ def expand_likelihood(model: Model, blocks: Blocks, frame: Frame, engine: Engine
         curvature += blocks.shares[shard] * np.asarray(bend, np.float64)
     inverse = np.linalg.inv(frame.basis)
     whole = inverse.T @ curvature @ inverse
-    # The point at which the device evaluated, which has the device's precision.
+    # The point at which the device evaluated it, in the device's precision.
     center = np.asarray(device.center, np.float64)
     return Expansion(center, inverse.T @ gradient, (whole + whole.T) / 2)
 
 
 def likelihood_at_mode(model: Model, mode: Mode) -> Expansion:
-    """The log-likelihood of the rows whose posterior has this mode and curvature, less what the prior has in both."""
+    """The log-likelihood of the rows whose posterior has this mode and curvature."""
     prior = expand_prior(model, mode.theta)
     return Expansion(mode.theta, -prior.gradient, mode.curvature - prior.curvature)
 
@@ -108,7 +108,7 @@ def likelihood_at_mode(model: Model, mode: Mode) -> Expansion:
 class Conditioned:
     """A model whose prior is the posterior given earlier rows, known by their expansion.
 
-    It has what the search for a mode needs of a model; its rows are the new ones.
+    It offers what the search for a mode needs from a model. Its rows are the new ones.
     """
 
     model: Model

@@ -18,7 +18,7 @@ from shardmc.types import Call, Engine, Frame, Mode
 
 
 def _cells() -> int:
-    """Points times rows whose gradients are taken together, so that memory stays bounded for large shards."""
+    """Points times rows whose gradients are computed together, which bounds memory for large shards."""
     return 1 << (23 if jax.default_backend() == "cpu" else 27)
 
 

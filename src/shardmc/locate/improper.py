@@ -1,4 +1,4 @@
-"""Is there a direction along which the posterior does not fall? Only then may it be called improper."""
+"""Is there a direction along which the posterior does not fall? Only then is it called improper."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from shardmc.model import Density
 from shardmc.model.precision import double_precision
 
 _FALL = 1.0
-"""Nats by which a proper posterior falls, at the least, far enough away."""
+"""A proper posterior falls by at least this many nats, far enough away."""
 FAR = 3e6
-"""How far that is, in standard deviations of each parameter given the others. Beyond it the rounding of rows to single
-precision alone would make collinear columns differ."""
+"""How far that is, in standard deviations of each parameter given the others. Farther away, rounding of rows to single
+precision makes collinear columns differ."""
 
 _FAR_ENOUGH = 1e3
-"""Distance in the same units that must have been looked at, where further away nothing can be computed."""
+"""The search must reach this distance, in the same units, even if nothing can be computed farther away."""
 
 
 @dataclass(frozen=True)
 class Flat:
-    """A direction along which the log posterior was seen not to fall."""
+    """A direction along which the log posterior does not fall."""
 
     direction: np.ndarray  # (dim,)
     rises: bool
-    """Whether it rises along the direction, without end."""
+    """Whether it rises along the direction without end."""
 
     def sentence(self, names: Sequence[str]) -> str:
         where = in_words(self.direction, names)
         if self.rises:
             return (
-                f"The posterior has no mode: it rises along {where} without end. Only the rows decide that "
-                "direction, and they send it to infinity (complete separation, or a scale that shrinks to zero); "
-                "give it a proper prior or leave it out."
+                f"The posterior has no mode: it rises along {where} without end. The rows move that direction to "
+                "infinity (complete separation, or a scale that shrinks to zero), and the prior does not prevent it. "
+                "Give it a proper prior or leave it out."
             )
         return (
-            f"The posterior has no mode: it does not fall along {where}. Neither rows nor prior hold that direction "
-            "(collinear columns, or a parameter that no row informs); give it a proper prior or leave it out."
+            f"The posterior has no mode: it does not fall along {where}. Neither the rows nor the prior inform that "
+            "direction (collinear columns, or a parameter without data). Give it a proper prior or leave it out."
         )
 
 
 def prove_flat(
     gain: Callable[[np.ndarray], float], direction: np.ndarray, spread: np.ndarray, center: np.ndarray
 ) -> Flat | None:
-    """Look along a line from the centre in both directions, ten times further each time.
+    """Search along a line from the centre in both directions, ten times farther each time.
 
     Parameters
     ----------
     gain
-        Log posterior of all rows at a displacement (dim,) from the centre, over its value there.
+        Log posterior of all rows at a displacement (dim,) from the centre, minus its value there.
     direction
         The line, (dim,).
     spread
-        Standard deviation of every parameter given the others, (dim,); infinite where nothing holds it.
+        Standard deviation of every parameter given the others, (dim,); infinite without curvature.
     center
-        Where the search stands, (dim,).
+        The current point, (dim,).
 
     Examples
     --------
@@ -81,7 +81,7 @@ def prove_flat(
 
 
 def prior_lets_go(model: Density, center: np.ndarray, direction: np.ndarray) -> bool:
-    """Whether the prior never falls along a direction, however far one goes from the centre.
+    """Whether the prior never falls along a direction, at any distance from the centre.
 
     >>> model = Model(lambda p, rows: rows, lambda p: -0.5 * (p["a"] / 1e4) ** 2, {"a": (), "b": ()})
     >>> prior_lets_go(model, np.zeros(2), np.array([1.0, 0.0])), prior_lets_go(model, np.zeros(2), np.array([0.0, 1.0]))
@@ -95,13 +95,13 @@ def prior_lets_go(model: Density, center: np.ndarray, direction: np.ndarray) -> 
 
 
 def _last_gain(gain: Callable[[np.ndarray], float], unit: np.ndarray) -> float:
-    """The gain where it first fell, or furthest away."""
+    """The gain where it first fell, or at the farthest point."""
     distance, last = 1.0, -np.inf
     while distance < FAR:
         distance *= 10
         here = gain(distance * unit)
         if not np.isfinite(here) and distance > _FAR_ENOUGH:
-            break  # beyond what can be computed
+            break  # too far to compute
         last = here if np.isfinite(here) else -np.inf
         if last < -_FALL:
             break
@@ -109,7 +109,7 @@ def _last_gain(gain: Callable[[np.ndarray], float], unit: np.ndarray) -> float:
 
 
 def in_words(direction: np.ndarray, names: Sequence[str]) -> str:
-    """The parameters that make up a direction.
+    """The main parameters of a direction.
 
     >>> in_words(np.array([1.0, 0.0, -0.8]), ["a", "b", "c"])
     "'a' and 'c'"

@@ -1,4 +1,4 @@
-"""How much each row matters, and which rows every shard must have."""
+"""The leverage of rows, and which rows every shard must have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardmc.target import DeviceFrame
 from shardmc.types import Call, Engine, Frame, Mode
 
 KEEP = 0.2
-"""A row is kept in every shard where its leverage exceeds this times the largest share."""
+"""A row is kept in every shard if its leverage exceeds this times the largest share."""
 
 _GROUP = 128
 
@@ -41,7 +41,7 @@ class RowLeverage:
             return jax.jvp(slope, (origin,), (direction,))
 
         slopes, bends = jax.vmap(along)(jnp.eye(frame.center.shape[0]))
-        # Own rows weigh user weight / share: leverage is about the row's part in the whole.
+        # Own rows weigh user weight / share, but leverage is relative to all rows.
         weight = weights * share
         score = weight**2 * jnp.sum(slopes**2, axis=0)
         curvature = weight * jnp.sum(jnp.abs(bends), axis=0)
@@ -67,15 +67,15 @@ class InfluentialRows:
 def _positions(above: jax.Array, most: int) -> jax.Array:
     """The first `most` positions that are True, filled up with 0.
 
-    Of a long array groups are looked at first and then the rows of those that have any: finding positions takes
-    several times longer than making the array.
+    In a long array, groups are searched first, and then the rows of groups that have any: finding positions takes
+    several times longer than computing the array.
     """
     count = above.shape[0]
     if count <= _GROUP * most:
         return jnp.nonzero(above, size=most, fill_value=0)[0]
     grouped = jnp.pad(above, (0, -count % _GROUP)).reshape(-1, _GROUP)
     (groups,) = jnp.nonzero(grouped.any(axis=1), size=most, fill_value=len(grouped))
-    # A group that fills up the list lies past the end and has no rows.
+    # A group that pads the list lies past the end and has no rows.
     some = jnp.take(grouped, groups, axis=0, mode="fill", fill_value=False)
     (found,) = jnp.nonzero(some.ravel(), size=most, fill_value=-1)
     return jnp.where(found < 0, 0, groups[found // _GROUP] * _GROUP + found % _GROUP)
@@ -86,22 +86,7 @@ class Influential:
     """Rows to keep in every shard."""
 
     positions: list[np.ndarray]  # one array per shard, positions among the shard's own rows
-    qualified: int
-    """How many rows were above the bar; more than are kept where there were too many."""
     passes: float = 1.0
-
-
-def leverage(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> list[np.ndarray]:
-    """Leverage of every row at the mode, one array per shard, in one pass over the data.
-
-    The larger of the curvature's, tr(H^-1 |Hess l_j|), and the score's, g_j^T H^-1 g_j. Leverages sum to about
-    the number of parameters.
-    """
-    result: list[np.ndarray] = [np.empty(0)] * blocks.num_shards
-    shares = np.asarray(blocks.shares, jnp.result_type(float))
-    for shard, values in engine.map(RowLeverage(model), blocks, shares, DeviceFrame.of(mode.frame)):
-        result[shard] = np.asarray(values)[: blocks.sizes[shard]]
-    return result
 
 
 def influential(
@@ -109,17 +94,15 @@ def influential(
 ) -> Influential:
     """The rows whose leverage exceeds threshold * max_i a_i, in one pass over the data.
 
-    At most as many as a shard has rows are kept, the most influential ones, so that a shard at most doubles.
+    At most as many rows as a shard has are kept, those of highest leverage, so that a shard at most doubles.
     """
     program, per_shard, shared = _task(model, blocks, mode.frame, threshold)
     positions: list[np.ndarray] = [np.empty(0, np.int64)] * blocks.num_shards
     values: list[np.ndarray] = [np.empty(0)] * blocks.num_shards
-    qualified = 0
     for shard, (found, leverages, count) in engine.map(program, blocks, per_shard, shared):
         kept = min(int(count), program.most)
         positions[shard], values[shard] = np.asarray(found[:kept], np.int64), np.asarray(leverages[:kept])
-        qualified += int(count)
-    return Influential(_most_influential(positions, values, blocks.capacity), qualified)
+    return Influential(_most_influential(positions, values, blocks.capacity))
 
 
 def influential_call(model: Model, blocks: Blocks, threshold: float = KEEP) -> Call:
@@ -133,8 +116,8 @@ def _task(
 ) -> tuple[InfluentialRows, np.ndarray, tuple[DeviceFrame, np.ndarray]]:
     """Program, the shards' shares, and the frame with the bar."""
     bar = threshold * float(blocks.shares.max())
-    # Leverages sum to about dim (twice, for score and curvature), so a random shard has about 2 dim / threshold rows
-    # above the bar at most; four times that leaves room for chance.
+    # Leverages sum to about dim (twice, for score and curvature), so a random shard has at most about
+    # 2 dim / threshold rows above the bar. Four times that allows for chance.
     most = min(blocks.capacity, math.ceil(8 * model.dim / threshold))
     real = jnp.result_type(float)
     shared = (DeviceFrame.of(frame), np.asarray(bar, real))

@@ -1,4 +1,4 @@
-"""How far rounding in single precision would move the posterior, and so in which precision to compute."""
+"""How far rounding in single precision would move the posterior, and which precision to use."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from shardmc.types import Engine, Frame
 _NAMES = ("auto", "single", "double")
 
 LOG_DENSITY = 0.05
-"""Noise of a shard's log density from which on single precision is not enough."""
+"""With more noise in a shard's log density, single precision is not enough."""
 GRADIENT = 0.02
-"""Noise of the gradient of all rows, as a shift of the mode in posterior sd, from which on it is not enough."""
+"""With more noise in the gradient of all rows (as a shift of the mode in posterior sd) it is not enough."""
 
 _POINTS = 8
 _GROUPS = 32
 _ROWS = (2_048, 16_384, 65_536)
-"""Rows that are looked at: few different numbers of them, so that few programs are compiled."""
+"""Numbers of rows used: few different ones, so that few programs are compiled."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What rounding in single precision does to the posterior of all rows."""
+    """The effect of rounding in single precision on the posterior of all rows."""
 
     log_density: float
     """Standard deviation of the error of a shard's log density, at points about one posterior sd from the mode."""
     gradient: float
-    """The shift of a parameter, in posterior sd, that the error of the gradient of all rows amounts to."""
+    """The shift of a parameter, in posterior sd, caused by the error of the gradient of all rows."""
 
     @property
     def matters(self) -> bool:
-        # Not a number counts as much.
+        # NaN counts as too much.
         return not (self.log_density <= LOG_DENSITY and self.gradient <= GRADIENT)
 
     @property
     def sentence(self) -> str:
-        """In words: what matters, or else both numbers."""
+        """What matters, in words, or else both numbers."""
         value = f"the log posterior by {_number(self.log_density)} ({LOG_DENSITY} is allowed)"
         slope = f"its mode by {_number(self.gradient)} posterior sd ({GRADIENT} is allowed)"
         if not self.matters:
@@ -63,14 +63,14 @@ class Noise:
 
 @dataclass(frozen=True)
 class Choice:
-    """In which precision a posterior is computed, and why."""
+    """The precision in which a posterior is computed, and why."""
 
     double: bool
     reason: str
     noise: Noise | None = None
-    """Where it was measured."""
+    """The noise, if it was measured."""
     start: Start | None = field(default=None, repr=False, compare=False)
-    """The point near the mode at which it was measured, from which `locate` can go on."""
+    """The point near the mode at which it was measured. `locate` can continue from there."""
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class Choice:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user did not ask for, and may want to know."""
+        """A note if double precision was chosen by measurement."""
         if not self.double or self.noise is None:
             return ()
         return (f"Computed in double precision: {self.reason}.",)
@@ -107,9 +107,9 @@ class Choice:
 
 
 class RoundingTerms(NamedTuple):
-    """Gains over the frame's centre and their gradients at some points, of groups of rows and of the prior.
+    """Gains over the frame's centre and their gradients at some points, for groups of rows and for the prior.
 
-    Arrays of JAX inside the program, of NumPy and in float64 outside.
+    JAX arrays inside the program, float64 NumPy arrays outside.
     """
 
     values: Any  # (group, point)
@@ -123,7 +123,7 @@ class RoundingTerms(NamedTuple):
 def _rounding(
     model: Model, num_rows: int, batch: Batch, frame: DeviceFrame, points: jax.Array
 ) -> RoundingTerms:
-    """What the log density of a batch's first shard consists of, as the present precision has it."""
+    """The terms of the log density of a batch's first shard, in the current precision."""
     with jax.default_matmul_precision("highest"):
         rows, weights = batch.take(0)
         groups = min(_GROUPS, weights.shape[0])
@@ -148,19 +148,19 @@ def _rounding(
 
 
 _in_single = jax.jit(_rounding, static_argnums=(0, 1))
-# What is run once need not be quick, but quickly compiled.
+# It runs once, so it should compile fast rather than run fast.
 _in_double = jax.jit(_rounding, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0})
 
 
 def asked_precision(precision: str) -> str:
-    """The user's option, checked; "auto" is "double" where JAX runs in float64 anyway."""
+    """The user's option, checked. "auto" is "double" if JAX runs in float64 anyway."""
     if precision not in _NAMES:
         raise unknown("precision", precision, _NAMES)
     return "double" if precision == "auto" and Precision.here().double else precision
 
 
 def precision_of_rows(asked: str) -> AbstractContextManager[None]:
-    """A context in which rows are read: they are float64 in memory only where JAX runs in float64 anyway."""
+    """A context for reading rows: they are float64 in memory only if JAX runs in float64 anyway."""
     here = Precision.here()
     return Precision(here.double and asked != "single", here.matmul).applied()
 
@@ -168,16 +168,16 @@ def precision_of_rows(asked: str) -> AbstractContextManager[None]:
 def choose_precision(
     asked: str, model: Model, blocks: Blocks, engine: Engine, near: Frame | None = None
 ) -> Choice:
-    """The precision asked for, or the one that the noise of single precision calls for.
+    """The precision asked for, or the one that the noise of single precision requires.
 
     Parameters
     ----------
     asked
         "single", "double", or "auto" for a choice by measurement.
     blocks
-        Their first shard's rows are looked at, and some shards to find a point near the mode.
+        The noise is measured on rows of the first shard. Some shards are used to find a point near the mode.
     near
-        A point near the mode and the posterior's scale there, where they are known.
+        A point near the mode and the posterior's scale there, if they are known.
     """
     given = _asked(asked)
     if given is not None:
@@ -193,7 +193,7 @@ def choose_precision(
     try:
         noise = measure_noise(model, blocks, near)
     except (TypeError, ValueError) as error:
-        # JAX refuses in one precision what it has compiled in the other: see `Rewritten`.
+        # JAX refuses in one precision what it compiled in the other: see `Rewritten`.
         reason = f"the model cannot be computed in double precision ({str(error).splitlines()[0][:100]})"
         return Choice(False, reason, start=start)
     return replace(_measured(noise, noise is not None and noise.matters), start=start)
@@ -212,14 +212,14 @@ def _measured(noise: Noise | None, double: bool) -> Choice:
 
 
 def _compile_ahead(model: Model, blocks: Blocks) -> Callable[[], object]:
-    """Compile what `measure_noise` runs while a point near the mode is looked for; call the result to wait for it."""
-    # One that holds arrays cannot be traced in both precisions at once; others would have to read their rows.
+    """Compile the programs of `measure_noise` in the background. Call the result to wait for it."""
+    # A model that holds arrays cannot be traced in both precisions at once; other blocks would read their rows.
     if model.holds_arrays or not isinstance(blocks, ArrayBlocks):
         return lambda: None
     points = np.zeros((_POINTS, model.dim), np.float32)
 
     def compile_both() -> None:
-        with suppress(Exception):  # raised again where it is needed
+        with suppress(Exception):  # raised again when the program is needed
             for double in (True, False):
                 _terms(model, blocks, Frame.identity(model.dim), points, double=double)
 
@@ -229,13 +229,13 @@ def _compile_ahead(model: Model, blocks: Blocks) -> Callable[[], object]:
 
 
 def measure_noise(model: Model, blocks: Blocks, frame: Frame) -> Noise | None:
-    """Compare single with double precision on some rows, and scale the difference to all; None where it cannot be.
+    """Compare single with double precision on some rows, and scale the difference to all. None if impossible.
 
-    The frame's centre is near the mode, its basis the scale of the posterior of all rows. The error of a row's gain
-    l_j(theta) - l_j(center) has a part that all rows share, which multiplies the number of rows N, and a part that is
-    independent from row to row. With the mean m of the errors over n rows, which has the standard error e,
-    the noise of the log density of a shard of n_i rows is N sqrt(m^2 - e^2 + e^2 n / n_i), and that of the gradient
-    over all rows the same with N in the place of n_i.
+    The frame's centre is near the mode, and its basis is the scale of the posterior of all rows. The error of a row's
+    gain l_j(theta) - l_j(center) has a part that all rows share, which grows with the number of rows N, and a part that
+    is independent between rows. With m the mean of the errors over n rows, and e its standard error, the noise of the
+    log density of a shard of n_i rows is N sqrt(m^2 - e^2 + e^2 n / n_i). For the gradient over all rows, N replaces
+    n_i.
     """
     points = np.random.default_rng(0).normal(size=(_POINTS, model.dim)).astype(np.float32)
     single, double = (_terms(model, blocks, frame, points, double=d) for d in (False, True))
@@ -250,7 +250,7 @@ def measure_noise(model: Model, blocks: Blocks, frame: Frame) -> Noise | None:
     variance = _variance(errors, weights, total, rows / blocks.sizes[0])
     prior = (single.prior_values - double.prior_values)[sound]
     log_density = np.sqrt(variance + np.mean(prior**2))
-    # The error of the whitened gradient as a shift of every parameter, in its posterior sd.
+    # The error of the whitened gradient, as a shift of every parameter in posterior sd.
     shift = (frame.basis / np.linalg.norm(frame.basis, axis=1)[:, None]).T
     errors = (single.gradients - double.gradients)[counted][:, sound] @ shift
     variance = _variance(errors, weights, total, rows / blocks.num_rows)
@@ -269,7 +269,7 @@ def _terms(model: Model, blocks: Blocks, frame: Frame, points: np.ndarray, *, do
 
 
 def _variance(errors: np.ndarray, weights: np.ndarray, total: float, part: float) -> np.ndarray:
-    """Mean square over the points, of errors (group, point, ...) scaled to all rows: see `measure_noise`."""
+    """Mean square over points of errors (group, point, ...), scaled to all rows. See `measure_noise`."""
     mean = errors.sum(axis=0) / weights.sum()
     rates = errors / weights.reshape(-1, *[1] * (errors.ndim - 1))
     chance = rates.var(axis=0, ddof=1) / len(weights) if len(weights) > 1 else np.zeros_like(mean)
@@ -278,7 +278,7 @@ def _variance(errors: np.ndarray, weights: np.ndarray, total: float, part: float
 
 
 def _rows(blocks: Blocks) -> int:
-    """More rows where there are many: what is independent from row to row must not look as if it were shared."""
+    """The number of rows to use. More if there are many, so that independent errors do not look shared."""
     wanted = min(4e-10 * blocks.num_rows**2, blocks.capacity)
     return next((rows for rows in _ROWS if rows >= wanted), _ROWS[-1])
 

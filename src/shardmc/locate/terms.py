@@ -21,12 +21,12 @@ from shardmc.types import Engine, Frame
 class SubposteriorTerms:
     """Program: value, gradient and curvature of a shard's rescaled log subposterior at a point u of a frame.
 
-    The value is the gain over the frame's centre. Weighted by the shards' shares they sum to those of all rows.
+    The value is the gain over the frame's centre. Weighted by shares, the terms sum to those of all rows.
     """
 
     model: Density
     rows_together: ClassVar = 1 << 20
-    """Of shards side by side on an accelerator: second derivatives make many numbers of a row."""
+    """For shards side by side on an accelerator: second derivatives need much memory per row."""
 
     def __call__(
         self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame
@@ -50,7 +50,7 @@ class Terms:
 
 
 class Evaluator:
-    """Sums of the log posterior over shards, for the Newton iteration; counts the passes over the data."""
+    """Sums of the log posterior over shards, for the Newton iteration. Counts the passes over the data."""
 
     def __init__(self, model: Density, blocks: Blocks, engine: Engine) -> None:
         self.model, self.blocks, self.engine = model, blocks, engine
@@ -58,7 +58,7 @@ class Evaluator:
         self._last: tuple[Frame, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]
 
     def __call__(self, frame: Frame, u: np.ndarray, shards: Sequence[int] | None = None) -> Terms:
-        """Terms at the point u of the frame from all shards, or from some that stand for all."""
+        """Terms at the point u of the frame, from all shards or estimated from some."""
         wanted = range(self.blocks.num_shards) if shards is None else shards
         shares = self.blocks.shares[list(wanted)]
         at = np.broadcast_to(u.astype(jnp.result_type(float)), (self.blocks.num_shards, len(u)))
@@ -77,7 +77,7 @@ class Evaluator:
         return Terms(gain, gradient, (curvature + curvature.T) / 2)
 
     def shard_starts(self) -> np.ndarray:
-        """Where an undamped Newton step from the last point leads every shard, (shard, dim); NaN if it is singular."""
+        """The end of an undamped Newton step from the last point, for every shard, (shard, dim). NaN if singular."""
         frame, u, terms = self._last
         steps = np.stack([_full_step(*(np.asarray(t, np.float64) for t in each)) for each in terms])
         return frame.to_theta(u + steps)
@@ -93,7 +93,7 @@ def _full_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray:
 def expanded(
     function: Callable[[jax.Array], jax.Array], origin: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Value, gradient and curvature (minus the Hessian) at a point, sharing what they have in common."""
+    """Value, gradient and curvature (minus the Hessian) at a point, with shared computations."""
 
     def slope(u: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         value, gradient = jax.value_and_grad(function)(u)

@@ -1,4 +1,4 @@
-"""Samplers of one shard's subposterior, and the verb that runs them on all shards."""
+"""Samplers of one shard's subposterior, and the function that runs them on all shards."""
 
 from dataclasses import fields
 from typing import Any
@@ -12,7 +12,7 @@ from shardmc.sample.labels import binomial_labels, multinomial_labels, whole_mul
 from shardmc.sample.nuts import NUTS
 from shardmc.sample.random_walk import RandomWalk
 from shardmc.sample.sampler import Sampler
-from shardmc.sample.shards import Auto, Sampled, ShardChains, sample, sample_call
+from shardmc.sample.sampling import Auto, Sampled, ShardChains, sample, sample_call
 
 __all__ = [
     "HMC",
@@ -43,7 +43,7 @@ _SAMPLERS: dict[str, Any] = {
 
 
 def sampler(given: str | Sampler | Auto, **options: Any) -> Sampler | Auto:
-    """A sampler by its name, with options; an instance is returned as it is.
+    """A sampler by name, with options. An instance is returned unchanged.
 
     >>> sampler("hmc", chains=4).chains
     4

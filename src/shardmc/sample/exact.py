@@ -1,4 +1,4 @@
-"""Independent draws where the subposterior is conjugate."""
+"""Independent draws of a conjugate subposterior."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own conditional updates, run on weighted rows."""
+"""A user's own conditional updates on weighted rows."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from shardmc.target import Target
 class Gibbs(Sampler):
     """Gibbs sampling, or any other Markov chain with latent variables, by the user's own functions in JAX.
 
-    The weight of a row is a multiplicity: a row of weight w stands for w copies of itself, each with a latent variable
-    of its own (z_j ~ Binomial(w_j, p_j) where one copy has z_j ~ Bernoulli(p_j)), and counts w times in every
-    conditional of the parameters. The stationary distribution is then prior * prod_j likelihood_j ** w_j, the latent
-    variables summed out. Rows of weight 0 are padding and must change nothing.
+    The weight of a row is a multiplicity: a row of weight w stands for w copies of itself, each with its own latent
+    variable (z_j ~ Binomial(w_j, p_j) if one copy has z_j ~ Bernoulli(p_j)), and counts w times in every conditional of
+    the parameters. The stationary distribution is then prior * prod_j likelihood_j ** w_j, with the latent variables
+    summed out. Rows of weight 0 are padding and must have no effect.
 
     Parameters
     ----------
     step
         `step(key, state, rows, weights) -> state`: one sweep over all conditionals. With a fifth argument `power` it
-        also serves combiners that take fractional draws: the prior is then to be raised to that power.
+        also works with combiners of fractional draws: raise the prior to that power.
     init
-        `init(key, rows, weights) -> state`: where a chain starts; any pytree of arrays.
+        `init(key, rows, weights) -> state`: the start of a chain, any pytree of arrays.
     observe
         `observe(state) -> params`: the model's parameters on their natural scale, as a dictionary, or as one vector
         in the order of the model's parameters.
     warmup
         Sweeps before the first draw is kept.
     thin
-        Sweeps from one draw to the next.
+        Sweeps per draw.
     chains
         Chains per shard, side by side.
     whole
-        Give `step` whole multiplicities: where shards differ in size weights such as 19.98 are rounded at random,
-        once per shard, to neighbouring whole numbers. False for updates that take any weights.
+        Whether `step` gets integer weights. If shards differ in size, weights such as 19.98 are rounded at random to a
+        neighbouring integer, once per shard. Use False for updates that take any weights.
 
     Examples
     --------
@@ -113,12 +113,12 @@ class Gibbs(Sampler):
             return states, jax.vmap(sweep.theta)(states)
 
         each = math.ceil(num_draws / self.chains)
-        # One loop for warm-up and draws: two would be compiled twice.
+        # One loop for warm-up and draws, so that it is compiled once.
         early = math.ceil(self.warmup / self.thin)
         _, theta = lax.scan(advance, states, jax.random.split(key_run, early + each))
         theta = jnp.swapaxes(theta[early:], 0, 1)
         if not self.takes_power:
-            # A prior that was not raised to the power would be counted once per shard, unseen.
+            # Otherwise the prior would silently count once per shard.
             theta = jnp.where(power == 1, theta, jnp.nan)
         u = jnp.linalg.solve(target.frame.basis, (theta - target.frame.center)[..., None])[..., 0]
         sweeps = self.chains * self.thin * (early + each)
@@ -136,7 +136,7 @@ class _Sweep:
     power: jax.Array
 
     def start(self, key: jax.Array) -> Any:
-        """The chain's first state, in the types that `step` gives (a start of 1 is a whole number in Python)."""
+        """The chain's first state, in the types that `step` returns (1 is an integer in Python)."""
         state = jax.tree.map(jnp.asarray, self.gibbs.init(key, self.rows, self.weights))
         after = jax.eval_shape(self._step, key, state)
         return jax.tree.map(lambda a, b: a.astype(b.dtype), state, after)

@@ -9,27 +9,27 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from shardmc.sample.walker import Moved, Walker
+from shardmc.sample.sampler import Moved, Walker
 from shardmc.target import Target
 
 
 @final
 @dataclass(frozen=True)
 class HMC(Walker):
-    """HMC (BlackJAX's kernel), trajectories jittered around pi / 2.
+    """HMC (BlackJAX's kernel), with trajectories jittered around pi / 2.
 
     Parameters
     ----------
     chains
-        Chains per shard; they advance together, so that a gradient is a matrix product.
+        Chains per shard. They advance together, so that a gradient is a matrix product.
     warmup
-        Transitions of each chain before the first draw is kept; chains start near the target already.
+        Transitions of each chain before the first draw is kept. Chains already start near the target.
     step_size
-        One for all shards; adapted on pilot shards unless given.
+        One for all shards; adapted on pilot shards by default.
     target_acceptance
-        What the adaptation aims at.
+        The acceptance that the adaptation aims at.
     trajectory
-        Mean length of a trajectory; on a standard normal target pi / 2 gives uncorrelated draws.
+        Mean length of a trajectory. On a standard normal target pi / 2 gives uncorrelated draws.
     """
 
     chains: int = 4
@@ -47,7 +47,7 @@ class HMC(Walker):
 
         kernel = hmc.build_kernel()
         key_jitter, key_chains = jax.random.split(key)
-        # One length for all chains of the shard: they stay in step, none waits for another.
+        # One length for all chains of the shard, so that none waits for another.
         length = self.trajectory * jax.random.uniform(key_jitter, minval=0.6, maxval=1.4)
         num_steps: Any = jnp.clip(jnp.round(length / step_size), 1, 1000).astype(int)
         metric = jnp.ones(target.dim)

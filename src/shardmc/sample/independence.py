@@ -1,4 +1,4 @@
-"""Metropolis-Hastings with proposals that do not depend on the chain: all are evaluated together."""
+"""Metropolis-Hastings with proposals that do not depend on the chain, so that all are evaluated together."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _MULTIPLE = 32
 class Independence(Sampler):
     """Independence sampler: Student t proposals at the shard's mode, scaled by its curvature.
 
-    The log densities of all proposals of a shard are one matrix computation; the accept step is a scan over
-    scalars. With w(u) = pi(u) / q(u) a proposal v is accepted from u with probability min(1, w(v) / w(u)).
-    Acceptance is the diagnostic: above 0.3 it is by far the cheapest exact sampler.
+    The log densities of all proposals of a shard are one matrix computation. The accept step is a scan over scalars.
+    With w(u) = pi(u) / q(u), a proposal v is accepted from u with probability min(1, w(v) / w(u)). If more than 0.3 are
+    accepted, it is by far the cheapest exact sampler.
 
     Parameters
     ----------
     df
         Degrees of freedom of the proposal.
     warmup
-        Proposals before the first draw is kept, at least: their number is rounded up to a multiple of 32 in all, for
-        which matrix products are quicker.
+        The least number of proposals before the first draw is kept. The total is rounded up to a multiple of 32, for
+        which matrix products are faster.
     """
 
     df: int = 20
@@ -38,7 +38,7 @@ class Independence(Sampler):
 
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
         count = -(-(self.warmup + num_draws) // _MULTIPLE) * _MULTIPLE
-        # All randomness from one call: every further one would have to be compiled.
+        # All random numbers from one call: each further call takes time to compile.
         noise = jax.random.normal(key, (count, 2 + self.df + target.dim))
         log_uniforms = -0.5 * jnp.sum(noise[:, :2] ** 2, axis=1)  # minus a standard exponential
         proposals = student_t(noise[:, 2:], self.df)
@@ -48,7 +48,7 @@ class Independence(Sampler):
         def step(state: tuple[jax.Array, jax.Array], proposal: tuple[jax.Array, jax.Array, jax.Array]):
             index, log_weight = state
             new, new_log_weight, log_uniform = proposal
-            # Written so that a start of weight zero is left at once.
+            # Written so that the chain leaves a start of weight zero at once.
             accepted = ~(log_uniform + log_weight > new_log_weight)
             index = jnp.where(accepted, new, index)
             log_weight = jnp.where(accepted, new_log_weight, log_weight)
@@ -56,10 +56,10 @@ class Independence(Sampler):
 
         start = (jnp.int32(0), log_weights[0])
         proposed = (jnp.arange(count, dtype=jnp.int32), log_weights, log_uniforms)
-        # Unrolled, an accelerator does not start a kernel for every scalar; a CPU would only compile longer.
+        # Unrolled, an accelerator does not launch a kernel for every scalar. On a CPU it only compiles longer.
         unroll = 1 if jax.default_backend() == "cpu" else 16
         _, (chosen, accepted) = lax.scan(step, start, proposed, unroll=unroll)
         kept = slice(count - num_draws, None)
-        # Of all proposals but the one that the chain starts from: a single draw would make it 0 or 1.
+        # Of all proposals except the first: with a single draw it would be 0 or 1.
         acceptance = jnp.mean(accepted[1:].astype(float))
         return Chains(proposals[chosen[kept]][None], acceptance, jnp.int32(0), jnp.int32(count))

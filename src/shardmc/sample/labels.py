@@ -1,4 +1,4 @@
-"""Latent labels of rows that count several times: draws for the conditional updates of a Gibbs sampler."""
+"""Latent labels of weighted rows: draws for the conditional updates of a Gibbs sampler."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import jax.numpy as jnp
 from jax import lax
 
 _CHUNK = 100
-"""Copies whose labels are drawn by one inversion: (1/2)^100 is still a normal number in float32."""
+"""Number of copies whose labels are drawn by one inversion: (1/2)^100 is still a normal float32."""
 
 
 def whole_multiplicities(key: jax.Array, weights: jax.Array) -> jax.Array:
-    """Weights as whole numbers of copies, each with the weight as its mean, by systematic sampling.
+    """Weights rounded at random to integers, each with the weight as its mean, by systematic sampling.
 
-    Whole weights stay as they are. Of the others the integer part stays and the fractions f_j are dealt out as
-    floor(F_j + u) - floor(F_{j-1} + u), with F_j = f_1 + ... + f_j and one uniform u: the total changes by less than
+    Integer weights do not change. Of the others the integer part stays, and the fractions f_j become
+    floor(F_j + u) - floor(F_{j-1} + u), with F_j = f_1 + ... + f_j and one uniform u. The total changes by less than
     one.
 
     Parameters
     ----------
     weights
-        (row,) numbers that are not negative.
+        (row,) non-negative numbers.
 
     Examples
     --------
@@ -31,20 +31,20 @@ def whole_multiplicities(key: jax.Array, weights: jax.Array) -> jax.Array:
     near = jnp.abs(weights - nearest) <= 1e-5 * nearest
     base = jnp.where(near, nearest, jnp.floor(weights))
     fraction = jnp.where(near, 0, weights - base)
-    dealt = jnp.floor(jnp.cumsum(fraction) + jax.random.uniform(key, dtype=weights.dtype))
-    return base + jnp.diff(dealt, prepend=jnp.zeros(1, weights.dtype))
+    rounded = jnp.floor(jnp.cumsum(fraction) + jax.random.uniform(key, dtype=weights.dtype))
+    return base + jnp.diff(rounded, prepend=jnp.zeros(1, weights.dtype))
 
 
 def binomial_labels(key: jax.Array, multiplicity: jax.Array, probability: jax.Array) -> jax.Array:
-    """How many of each row's copies bear the label: z_j ~ Binomial(w_j, p_j), exact to rounding.
+    """The number of each row's copies with the label: z_j ~ Binomial(w_j, p_j), exact to rounding.
 
-    By inversion of the distribution function, all rows together, which takes far less than a uniform for every copy.
-    Rows of weight 0 get none.
+    By inversion of the distribution function for all rows together, which is much faster than a uniform for every copy.
+    Rows of weight 0 have none.
 
     Parameters
     ----------
     multiplicity
-        (row,) whole numbers w_j of copies.
+        (row,) integer numbers w_j of copies.
     probability
         (row,) p_j.
 
@@ -94,7 +94,7 @@ def _invert(uniform: jax.Array, n: jax.Array, odds: jax.Array, mass: jax.Array) 
     def advance(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         z, mass, rest, counted = state
         rest = rest - mass
-        # The mass after the n-th success is exactly 0: what rounding leaves of the uniform cannot count further.
+        # The mass after the n-th success is exactly 0, so that rounding of the uniform cannot add a success.
         counted = counted + ((rest >= 0) & (z < n))
         return z + 1, mass * odds * jnp.maximum(n - z, 0) / (z + 1), rest, counted
 
@@ -103,14 +103,14 @@ def _invert(uniform: jax.Array, n: jax.Array, odds: jax.Array, mass: jax.Array) 
 
 
 def multinomial_labels(key: jax.Array, multiplicity: jax.Array, probabilities: jax.Array) -> jax.Array:
-    """How many of each row's copies fall to each label: z_j ~ Multinomial(w_j, p_j), copy by copy.
+    """The number of each row's copies with each label: z_j ~ Multinomial(w_j, p_j), copy by copy.
 
     Parameters
     ----------
     multiplicity
-        (row,) whole numbers w_j of copies.
+        (row,) integer numbers w_j of copies.
     probabilities
-        (row, label), in proportion: they need not sum to 1.
+        (row, label). They need not sum to 1.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The No-U-Turn sampler in the shard's whitened coordinates, for comparison and for odd shapes."""
+"""The No-U-Turn sampler in the shard's whitened coordinates, for comparison and for unusual shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from shardmc.sample.walker import Moved, Walker
+from shardmc.sample.sampler import Moved, Walker
 from shardmc.target import Target
 
 
@@ -24,9 +24,9 @@ class NUTS(Walker):
     warmup
         Transitions of each chain before the first draw is kept.
     step_size
-        One for all shards; adapted on pilot shards unless given.
+        One for all shards; adapted on pilot shards by default.
     target_acceptance
-        What the adaptation aims at.
+        The acceptance that the adaptation aims at.
     max_doublings
         Largest depth of a trajectory's tree.
     """

@@ -8,7 +8,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from shardmc.sample.walker import Moved, Walker
+from shardmc.sample.sampler import Moved, Walker
 from shardmc.target import Target
 
 
@@ -24,9 +24,9 @@ class RandomWalk(Walker):
     warmup
         Rounds of each chain before the first draw is kept.
     step_size
-        Standard deviation of a step, one for all shards; adapted on pilot shards unless given.
+        Standard deviation of a step, one for all shards; adapted on pilot shards by default.
     target_acceptance
-        What the adaptation aims at.
+        The acceptance that the adaptation aims at.
     thin
         Steps per draw.
     """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from shardmc.target import Target
 
@@ -15,7 +17,7 @@ from shardmc.target import Target
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Chains:
-    """Draws of one shard in its frame's coordinates, and what the chains did."""
+    """Draws of one shard in its frame's coordinates, and statistics of the chains."""
 
     u: jax.Array  # (chain, draw, dim)
     acceptance: jax.Array  # () mean acceptance probability
@@ -24,10 +26,10 @@ class Chains:
 
 
 class Sampler(ABC):
-    """Draws from one shard's target. Implementations are frozen dataclasses: their options are compile-time."""
+    """Draws from one shard's target. Implementations are frozen dataclasses, so their options are static in JAX."""
 
     needs_mode: ClassVar[bool] = True
-    """Whether it can do nothing without the modes; otherwise it does without them where there are none."""
+    """Whether it needs the modes. If not, it also works without them."""
 
     @property
     def takes_power(self) -> bool:
@@ -35,12 +37,12 @@ class Sampler(ABC):
         return True
 
     def tune(self, target: Target, key: jax.Array) -> Any:
-        """Numbers that all shards share (a step size), from one pilot shard; averaged over pilots. None by default."""
+        """Numbers that all shards share (a step size), from one pilot shard. They are averaged over pilots."""
         return ()
 
     @property
     def tunes(self) -> bool:
-        """Whether `tune` has anything to find out."""
+        """Whether there is anything to tune."""
         return False
 
     @abstractmethod
@@ -50,7 +52,7 @@ class Sampler(ABC):
 
 def student_t(noise: jax.Array, df: int) -> jax.Array:
     """Draws (..., dim) of a standard multivariate Student t from standard normal numbers (..., df + dim)."""
-    # A sum of squares, not a gamma variate: its rejection loop takes longer to compile than all the rest.
+    # A sum of squares, not a gamma variate, whose rejection loop compiles slowly.
     chi2 = jnp.sum(noise[..., :df] ** 2, axis=-1)
     return noise[..., df:] * jnp.sqrt(df / chi2)[..., None]
 
@@ -58,3 +60,94 @@ def student_t(noise: jax.Array, df: int) -> jax.Array:
 def student_t_log_density(u: jax.Array, df: int) -> jax.Array:
     """Log density of the standard multivariate Student t, up to a constant."""
     return -0.5 * (df + u.shape[-1]) * jnp.log1p(jnp.sum(u**2, axis=-1) / df)
+
+
+_START_DF = 20
+_START_CANDIDATES = 16
+_PILOT_STEPS = 120
+
+
+class Moved(NamedTuple):
+    """One step of all chains of a shard."""
+
+    # BlackJAX has scalars for one chain; here they are arrays over chains.
+    acceptance: Any  # (chain,) probabilities
+    divergent: Any  # (chain,)
+    evaluations: Any  # (chain,) how often the target was evaluated
+
+
+@dataclass(frozen=True)
+class Walker(Sampler):
+    """Chains with a step size, one for all shards, adapted by dual averaging on pilot shards unless it is given.
+
+    A subclass defines how a chain starts and how all chains of a shard take one step. The chains of a shard advance
+    together, so that a step is a matrix product over its rows.
+    """
+
+    chains: int = 8
+    warmup: int = 30
+    step_size: float | None = None
+    target_acceptance: float = 0.8
+
+    @property
+    def tunes(self) -> bool:
+        return self.step_size is None
+
+    @abstractmethod
+    def start(self, target: Target, u: jax.Array) -> Any:
+        """State of one chain at u."""
+
+    @abstractmethod
+    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
+        """The next states of all chains, and statistics of the step."""
+
+    def tune(self, target: Target, key: jax.Array) -> jax.Array:
+        """Log step size that gives the target acceptance, by Nesterov's dual averaging."""
+        from blackjax.optimizers.dual_averaging import dual_averaging
+
+        init, update, final = dual_averaging()
+        key_start, key_adapt = jax.random.split(key)
+
+        def advance(carry: tuple[Any, Any], key: jax.Array):
+            states, averaging = carry
+            states, moved = self.step(target, key, states, jnp.exp(averaging.log_x))
+            gap = self.target_acceptance - jnp.mean(jnp.nan_to_num(moved.acceptance))
+            return (states, update(averaging, gap)), None
+
+        initial = (self._starts(target, key_start), init(jnp.asarray(1.0 / target.dim**0.25)))
+        (_, averaging), _ = lax.scan(advance, initial, jax.random.split(key_adapt, _PILOT_STEPS))
+        return jnp.log(final(averaging))
+
+    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
+        step_size = jnp.exp(tuning) if self.step_size is None else jnp.asarray(self.step_size, float)
+        key_start, key_run = jax.random.split(key)
+
+        def advance(states: Any, key: jax.Array):
+            states, moved = self.step(target, key, states, step_size)
+            return states, (states.position, moved)
+
+        each = math.ceil(num_draws / self.chains)
+        # One loop for warm-up and draws, so that it is compiled once.
+        keys = jax.random.split(key_run, self.warmup + each)
+        _, (u, moved) = lax.scan(advance, self._starts(target, key_start), keys)
+        kept = slice(self.warmup, None)
+        return Chains(
+            jnp.swapaxes(u[kept], 0, 1),
+            jnp.mean(moved.acceptance[kept]),
+            jnp.sum(moved.divergent[kept]),
+            self.chains * _START_CANDIDATES + jnp.sum(moved.evaluations),
+        )
+
+    def _starts(self, target: Target, key: jax.Array) -> Any:
+        """One of a few Student t draws for each chain, chosen by importance weight."""
+        key_candidates, key_choice = jax.random.split(key)
+        shape = (self.chains, _START_CANDIDATES, _START_DF + target.dim)
+        candidates = student_t(jax.random.normal(key_candidates, shape), _START_DF)
+        density = target.log_densities(candidates.reshape(-1, target.dim)).reshape(
+            self.chains, _START_CANDIDATES
+        )
+        log_weights = density - student_t_log_density(candidates, _START_DF)
+        log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -1e30)
+        choice = jax.random.categorical(key_choice, log_weights)
+        u = jnp.take_along_axis(candidates, choice[:, None, None], axis=1)[:, 0]
+        return jax.vmap(lambda u: self.start(target, u))(u)

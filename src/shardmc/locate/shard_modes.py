@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.batch import Blocks, Rows
-from shardmc.locate.newton import DECREMENT, left_after
+from shardmc.locate.ascent import DECREMENT, FAST, arrives, left_after
 from shardmc.locate.terms import SubposteriorTerms
 from shardmc.model import Model
 from shardmc.target import DeviceFrame, Target
@@ -21,18 +21,18 @@ from shardmc.types import Engine, Located, Mode
 
 _ROUNDS = 4
 _LONGEST = 1.0
-"""Posterior standard deviations that the last step may have if its end is not looked at."""
+"""The longest last step of a plain search, in posterior standard deviations, if its end is not evaluated."""
 
 
 class _Search(NamedTuple):
-    """A Newton search: where it stands, and the curvature and decrement before its last step."""
+    """A Newton search: its position, and the curvature and decrement before its last step."""
 
     steps: jax.Array
     u: jax.Array  # (dim,)
     curvature: jax.Array  # (dim, dim)
     decrement: jax.Array
     remaining: jax.Array
-    """The decrement that the last step left, by quadratic convergence."""
+    """The decrement that remains after the last step, by quadratic convergence."""
     arrived: jax.Array
 
 
@@ -59,13 +59,13 @@ class ShardMode:
             factor = jnp.linalg.cholesky(curvature)
             step = jax.scipy.linalg.cho_solve((factor, True), gradient)
             definite = jnp.isfinite(factor).all() & jnp.isfinite(step).all()
-            # In the frame of the full posterior the identity stands in for a curvature that is not definite.
+            # In the frame of the full posterior, the identity replaces a curvature that is not definite.
             step = jnp.where(definite, step, gradient)
             decrement = jnp.where(definite, jnp.sqrt(jnp.maximum(gradient @ step, 0)), jnp.inf)
             return step, curvature, decrement
 
         def length_of(u: jax.Array, step: jax.Array) -> jax.Array:
-            """1 for a full step that climbs, which is Newton's; otherwise the best of the shorter ones."""
+            """1 if the full Newton step climbs, otherwise the best of the shorter steps."""
             gains = target.log_densities(u + lengths[:, None] * step) - target.log_density(u)
             gains = jnp.where(jnp.isfinite(gains), gains, -jnp.inf)
             return jnp.where(gains[0] > 0, 1.0, lengths[jnp.argmax(gains)])
@@ -76,14 +76,15 @@ class ShardMode:
         def advance(state: _Search) -> _Search:
             step, curvature, decrement = newton(state.u)
             ratio = decrement / state.decrement
-            # The decrement that this step leaves: C dec^2 with C from the last step, doubled to be safe.
-            fast = jnp.isfinite(state.decrement) & (ratio < 0.2)
+            # As `left_after`, for arrays.
+            fast = jnp.isfinite(state.decrement) & (ratio < FAST)
             remaining = jnp.where(fast, 2 * ratio**2 * decrement, decrement)
             length = lax.cond(decrement < 0.5, lambda u, step: jnp.ones(()), length_of, state.u, step)
-            arrived = (decrement < DECREMENT) | ((decrement < 0.3) & (remaining < DECREMENT / 10))
-            return _Search(state.steps + 1, state.u + length * step, curvature, decrement, remaining, arrived)
+            end = state.u + length * step
+            arrived = arrives(decrement, remaining)
+            return _Search(state.steps + 1, end, curvature, decrement, remaining, arrived)
 
-        # Where plain steps led may be worse than the centre, or nowhere.
+        # Plain steps may have led to a worse point than the centre, or diverged.
         start = jnp.where(target.log_density(start) > -0.05, start, 0)
         far = jnp.asarray(jnp.inf, start.dtype)
         curvature = jnp.zeros((*start.shape, *start.shape))
@@ -93,31 +94,31 @@ class ShardMode:
 
 
 class _Steps:
-    """Plain Newton steps of all shards together, each from a guess; in the frame of the full posterior."""
+    """Plain Newton steps of all shards together, each from a guess, in the frame of the full posterior."""
 
     def __init__(self, guesses: np.ndarray) -> None:
         count, dim = guesses.shape
         self.u = guesses.copy()  # (shard, dim)
         self.curvatures = np.full((count, dim, dim), np.nan)
-        self.decrements = np.full(count, np.inf)  # what the last step left; infinite where no mode was found
+        self.decrements = np.full(count, np.inf)  # what remains after the last step; infinite without a mode
         self.last = np.full(count, np.nan)  # decrement of the last step
 
     def advance(self, shard: int, terms: Sequence[np.ndarray]) -> bool:
-        """Take a shard's next step; whether another one is worth taking."""
+        """Take a shard's next step. Returns whether another one is worthwhile."""
         gain, gradient, curvature = (np.asarray(t, np.float64) for t in terms)
         step = _newton_step(gradient, curvature)
-        # Within float32 noise of the centre the gain says nothing.
+        # Within float32 noise of the centre the gain has no meaning.
         if step is None or not gain > -0.05:
             self.u[shard] = 0.0
             return False
         decrement, before = math.sqrt(max(gradient @ step, 0.0)), self.last[shard]
         if math.isnan(before):
-            # A guess is a Newton step off the centre; about, if rows were kept since.
+            # A guess is a Newton step from the centre, approximately so if rows were kept since.
             before = math.sqrt(max(self.u[shard] @ curvature @ self.u[shard], 0.0))
         remaining = left_after(decrement, before)
         closer = decrement < before
         self.last[shard] = decrement
-        if decrement < DECREMENT or (decrement < _LONGEST and remaining < DECREMENT / 10):
+        if arrives(decrement, remaining, longest=_LONGEST):
             self.curvatures[shard], self.decrements[shard] = curvature, remaining
         elif not closer:
             return False
@@ -126,7 +127,7 @@ class _Steps:
 
 
 def _newton_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray | None:
-    """The step to the summit of a quadratic, if it has one."""
+    """The step to the maximum of a quadratic, if it has one."""
     if not np.isfinite(curvature).all():
         return None
     try:
@@ -138,10 +139,10 @@ def _newton_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray | No
 
 
 def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> Located:
-    """Modes and curvatures of the rescaled subposteriors, every shard from a step off the mode of all rows.
+    """Modes and curvatures of the rescaled subposteriors, each from one step off the mode of all rows.
 
-    Most shards are there after one more step; those where plain steps do not close in on a mode are searched with
-    damped ones. A shard without a mode (not converged, or curvature not positive definite) is marked, not an error.
+    Most shards need one more step. Shards whose plain steps do not converge are searched with damped steps. A shard
+    without a mode (not converged, or curvature not positive definite) is marked; it is not an error.
     """
     frame, count = mode.frame, blocks.num_shards
     inverse = np.linalg.inv(frame.basis)
@@ -151,13 +152,13 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
     found = _Steps(guesses)
     device, real = DeviceFrame.of(frame), jnp.result_type(float)
     passes = 0.0
-    closing_in = [int(i) for i in np.flatnonzero(guesses.any(axis=1))]
+    converging = [int(i) for i in np.flatnonzero(guesses.any(axis=1))]
     for _ in range(_ROUNDS):
-        if not closing_in:
+        if not converging:
             break
-        results = engine.map(SubposteriorTerms(model), blocks, found.u.astype(real), device, closing_in)
-        passes += float(blocks.shares[closing_in].sum())
-        closing_in = sorted(shard for shard, terms in results if found.advance(shard, terms))
+        results = engine.map(SubposteriorTerms(model), blocks, found.u.astype(real), device, converging)
+        passes += float(blocks.shares[converging].sum())
+        converging = sorted(shard for shard, terms in results if found.advance(shard, terms))
     rest = [int(i) for i in np.flatnonzero(np.isinf(found.decrements))]
     searched = engine.map(ShardMode(model), blocks, found.u.astype(real), device, rest) if rest else ()
     for shard, result in searched:

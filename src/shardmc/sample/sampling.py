@@ -1,4 +1,4 @@
-"""The verb sample: run a sampler on every shard through an engine, and bring its draws home."""
+"""Run a sampler on every shard through an engine, and collect the draws on the unconstrained scale."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from shardmc.target import DeviceFrame, Target
 from shardmc.types import Call, Engine, Frame, Located, Scaling, ShardDraws
 
 LOW_ACCEPTANCE = 0.3
-"""Below this the independence sampler is no longer the cheapest one."""
+"""Below this acceptance the independence sampler is no longer the cheapest."""
 
 _PILOTS = 4
 
 
 @dataclass(frozen=True)
 class ShardChains:
-    """One shard's draws on the unconstrained scale and what its chains did; or why there are none."""
+    """One shard's draws on the unconstrained scale and statistics of its chains, or why there are none."""
 
     theta: np.ndarray  # (chain, draw, dim)
     acceptance: float
@@ -38,7 +38,7 @@ class ShardChains:
     failure: str = ""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """As named arrays, for a file."""
+        """Named arrays, for a file."""
         return {
             "theta": self.theta,
             "acceptance": np.array(self.acceptance),
@@ -55,7 +55,7 @@ class ShardChains:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What sampling every shard gave."""
+    """The result of sampling every shard."""
 
     chains: tuple[ShardChains, ...]  # one per shard
     shares: np.ndarray
@@ -69,7 +69,7 @@ class Sampled:
         return np.flatnonzero([not c.failure for c in self.chains])
 
     def draws(self) -> ShardDraws:
-        """Draws of the shards that have some, chains joined."""
+        """The draws of these shards, with chains joined."""
         good = self.good
         values = [self.chains[i].theta.reshape(-1, self.chains[i].theta.shape[-1]) for i in good]
         return ShardDraws.of(values, self.shares[good], self.scaling)
@@ -77,7 +77,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Auto:
-    """Independence where it is accepted often enough, HMC for the shards where it is not."""
+    """Independence sampling, and HMC for shards with a low acceptance."""
 
     first: Sampler = field(default_factory=Independence)
     fallback: Sampler = field(default_factory=HMC)
@@ -102,7 +102,7 @@ class _SampleShard:
 
 @dataclass(frozen=True)
 class _TuneShard:
-    """Program: what a sampler learns from one pilot shard."""
+    """Program: tuning of a sampler on one pilot shard."""
 
     model: Model
     sampler: Sampler
@@ -118,7 +118,7 @@ def frames(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Centres (shard, dim) and bases (shard, dim, dim) in which each shard's target is about standard normal.
 
-    A shard without a mode takes the frame of all rows; without any mode the frame is the identity.
+    A shard without a mode uses the frame of all rows. Without any mode the frame is the identity.
     """
     if located is None:
         identity = Frame.identity(dim)
@@ -151,7 +151,7 @@ def sample(
     """At least `num_draws` draws of every shard's rescaled or fractional subposterior.
 
     The random key of a shard is folded from (seed, purpose, shard), never from the order of execution. Shards in
-    `done` are not sampled again; `on_shard` is told of every other one as soon as it is finished.
+    `done` are not sampled again. `on_shard` is called for every other shard as soon as it is finished.
     """
     job = _Job(model, blocks, located, engine, num_draws, seed, scaling, on_progress)
     chains: dict[int, ShardChains] = dict(done or {})
@@ -189,7 +189,7 @@ def sample_call(
 
 
 class _Job:
-    """One call of `sample`: what stays the same whichever sampler runs."""
+    """One call of `sample`: what does not depend on the sampler."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class _Job:
         return jax.random.fold_in(self.key, purpose)
 
     def _tune(self, sampler: Sampler) -> Any:
-        """Average over a few pilot shards, the same ones whichever shards remain to be sampled."""
+        """Average over a few pilot shards, always the same ones."""
         if not sampler.tunes:
             return ()
         pilots = range(min(_PILOTS, self.blocks.num_shards))

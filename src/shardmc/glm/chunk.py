@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -114,7 +114,7 @@ def as_levels(name: str, column: pa.ChunkedArray, levels: Sequence[Level]) -> pd
     return pd.Categorical.from_codes(chosen, categories=pd.Index(list(levels)))
 
 
-def refuse_level(name: str, found: Sequence[Any], levels: Sequence[Level]) -> None:
+def refuse_level(name: str, found: Sequence[Level], levels: Sequence[Level]) -> None:
     """Raise the error about levels that the fit did not see; `found` has one per row."""
     first = found[0]
     others = len(set(found)) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -43,9 +43,9 @@ def prepare(
     family: Family,
     priors: Mapping[str, str | Prior] | None,
     *,
-    offset: Any,
-    exposure: Any,
-    trials: Any,
+    offset: str | None,
+    exposure: str | None,
+    trials: str | int | None,
     drop_missing: bool,
     taken: Sequence[str] = (),
 ) -> Prepared:

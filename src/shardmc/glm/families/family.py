@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from shardmc.errors import DataError
+from shardmc.glm.chunk import Level
 from shardmc.glm.priors import Prior
 
 Auxiliary = Mapping[str, Any]
@@ -181,12 +182,12 @@ class Family(ABC):
     # The response.
 
     @property
-    def levels_of_response(self) -> tuple[Any, ...] | None:
+    def levels_of_response(self) -> tuple[Level, ...] | None:
         """The response's levels from low to high; None if the response is a number."""
         return None
 
     def with_levels(
-        self, levels: Sequence[Any] | None, response: ResponseSummary
+        self, levels: Sequence[Level] | None, response: ResponseSummary
     ) -> tuple[Self, ResponseSummary]:
         """The family with the levels declared, or else found in the response, and the summary of their numbers."""
         del levels

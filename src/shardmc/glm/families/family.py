@@ -203,9 +203,11 @@ class Family(ABC):
         """Which rows have the lowest and the highest response, if a predictor that separates them has no estimate."""
         return None
 
-    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray | bool:
+    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
         """Which predictors separate the rows of `extremes`, (column,), given their moments in these rows."""
-        return False
+        raise NotImplementedError(
+            f"Family {self.name!r} has extremes, so it must say which predictors separate them."
+        )
 
     # Priors and starting point.
 

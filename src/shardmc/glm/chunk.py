@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from shardmc.data import Source
 from shardmc.data.arrow import as_numpy, is_number_type
-from shardmc.errors import DataError
+from shardmc.errors import DataError, unknown
 
 Kind = Literal["number", "whole", "flag", "text"]
 """What a column holds: numbers, whole numbers, true or false, text."""
@@ -44,6 +44,13 @@ def kind_of(name: str, given: pa.DataType) -> Kind:
             "date, or into text for levels."
         )
     raise DataError(f"Column {name!r} holds {given} entries; a formula needs numbers or text.")
+
+
+def refuse_unknown(columns: Iterable[str], source: Source) -> None:
+    """Refuse columns that a table does not have."""
+    for name in columns:
+        if name not in source.column_names:
+            raise unknown("column", name, source.column_names)
 
 
 def column_kinds(source: Source, columns: Sequence[str]) -> tuple[dict[str, Kind], dict[str, list[str]]]:

@@ -32,23 +32,8 @@ _NUMPY = frozenset(_ELEMENTWISE.split())
 _PLAIN = frozenset(["I", "exp", "exp2", "log", "log10", "log2"])
 _CONTRASTS = frozenset(["Diff", "Helmert", "Poly", "Sum", "Treatment"])
 _CODINGS = frozenset(["SAS", "diff", "helmert", "poly", "sum", "treatment"])
-_NODES = (
-    ast.Expression,
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.Compare,
-    ast.Call,
-    ast.keyword,
-    ast.Name,
-    ast.Constant,
-    ast.List,
-    ast.Tuple,
-    ast.Attribute,
-    ast.Load,
-    ast.operator,
-    ast.unaryop,
-    ast.cmpop,
-)
+_NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.keyword, ast.Name, ast.Constant)
+_NODES += (ast.List, ast.Tuple, ast.Attribute, ast.Load, ast.operator, ast.unaryop, ast.cmpop)
 _LARGEST_POWER = 64
 _SCALINGS = {
     "center": (),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from shardmc.data import Source
 from shardmc.data.arrow import as_numpy, is_number_type
-from shardmc.errors import DataError
+from shardmc.errors import DataError, unknown
 
 Kind = Literal["number", "whole", "flag", "text"]
 """What a column holds: numbers, whole numbers, true or false, text."""
@@ -44,6 +44,13 @@ def kind_of(name: str, given: pa.DataType) -> Kind:
             "date, or into text for levels."
         )
     raise DataError(f"Column {name!r} holds {given} entries; a formula needs numbers or text.")
+
+
+def refuse_unknown(columns: Iterable[str], source: Source) -> None:
+    """Refuse columns that a table does not have."""
+    for name in columns:
+        if name not in source.column_names:
+            raise unknown("column", name, source.column_names)
 
 
 def column_kinds(source: Source, columns: Sequence[str]) -> tuple[dict[str, Kind], dict[str, list[str]]]:
@@ -114,7 +121,7 @@ def as_levels(name: str, column: pa.ChunkedArray, levels: Sequence[Level]) -> pd
     return pd.Categorical.from_codes(chosen, categories=pd.Index(list(levels)))
 
 
-def refuse_level(name: str, found: Sequence[Any], levels: Sequence[Level]) -> None:
+def refuse_level(name: str, found: Sequence[Level], levels: Sequence[Level]) -> None:
     """Raise the error about levels that the fit did not see; `found` has one per row."""
     first = found[0]
     others = len(set(found)) - 1

@@ -186,7 +186,7 @@ def design_of(posterior: Any) -> Design:
     """The design of a posterior that `glm` made, also after it was saved and loaded."""
     if posterior.regression is None:
         raise RunError(
-            "The posterior belongs to a model without a formula, so its columns say nothing about new rows. Give a "
+            "This is the posterior of a model without a formula, so shardmc does not know which columns to use. Give a "
             "function, as in posterior.predict(rows, function=lambda params, rows: ...), or use posterior.draws."
         )
     return Design.from_dict(posterior.regression.design)

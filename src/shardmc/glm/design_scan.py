@@ -43,11 +43,10 @@ class DesignSummary:
 
     def separating(self, names: Sequence[str], family: Family) -> list[str]:
         """Columns that separate the lowest responses from the highest, so that their coefficient has no estimate."""
-        if not (self.lowest.count and self.highest.count):
+        if not (self.lowest.count and self.highest.count and names):
             return []
         found = family.separates(self.lowest, self.highest, self.moments.count)
-        separated = np.broadcast_to(found, len(names))
-        return [name for name, is_separated in zip(names, separated, strict=True) if is_separated]
+        return [name for name, is_separated in zip(names, found, strict=True) if is_separated]
 
 
 def scan_design(

@@ -20,6 +20,7 @@ from formulaic.transforms import TRANSFORMS as FUNCTIONS
 from formulaic.utils.code import sanitize_variable_names
 
 from shardmc.errors import DataError, ModelError, unknown
+from shardmc.glm.chunk import Chunk, Level
 from shardmc.glm.families import Moments
 
 _ELEMENTWISE = """
@@ -31,23 +32,8 @@ _NUMPY = frozenset(_ELEMENTWISE.split())
 _PLAIN = frozenset(["I", "exp", "exp2", "log", "log10", "log2"])
 _CONTRASTS = frozenset(["Diff", "Helmert", "Poly", "Sum", "Treatment"])
 _CODINGS = frozenset(["SAS", "diff", "helmert", "poly", "sum", "treatment"])
-_NODES = (
-    ast.Expression,
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.Compare,
-    ast.Call,
-    ast.keyword,
-    ast.Name,
-    ast.Constant,
-    ast.List,
-    ast.Tuple,
-    ast.Attribute,
-    ast.Load,
-    ast.operator,
-    ast.unaryop,
-    ast.cmpop,
-)
+_NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.keyword, ast.Name, ast.Constant)
+_NODES += (ast.List, ast.Tuple, ast.Attribute, ast.Load, ast.operator, ast.unaryop, ast.cmpop)
 _LARGEST_POWER = 64
 _SCALINGS = {
     "center": (),
@@ -125,7 +111,7 @@ class Expression:
     transforms: tuple[Transform, ...] = ()
     category: str | None = None
     """The argument of C(...)."""
-    levels: tuple[Any, ...] | None = None
+    levels: tuple[Level, ...] | None = None
     """The levels that C(..., levels=[...]) lists."""
     aliases: tuple[tuple[str, str], ...] = ()
     """Python's name -> column, for columns quoted in backticks."""
@@ -140,7 +126,7 @@ class Expression:
         column = dict(self.aliases).get(str(self.category), self.category)
         return column if column in self.columns else None
 
-    def values(self, chunk: Mapping[str, Any], part: str | None = None) -> np.ndarray:
+    def values(self, chunk: Chunk, part: str | None = None) -> np.ndarray:
         """Values on some rows, (row,), of the expression or of the argument of a transform or category in it."""
         if self.column is not None and part is None:
             return np.asarray(chunk[self.column])
@@ -209,7 +195,7 @@ def refuse_words_of_python(text: str) -> None:
             )
 
 
-def evaluate(text: str, chunk: Mapping[str, Any]) -> np.ndarray:
+def evaluate(text: str, chunk: Chunk) -> np.ndarray:
     """Values of an expression on some rows: numbers (row,), or text.
 
     >>> evaluate("np.log(x) * 2", {"x": np.array([1.0, np.e])})
@@ -348,7 +334,7 @@ def _columns(tree: ast.Expression) -> Iterator[tuple[str, bool]]:
             yield node.id, id(node) not in free
 
 
-def _category(tree: ast.Expression) -> tuple[str | None, tuple[Any, ...] | None]:
+def _category(tree: ast.Expression) -> tuple[str | None, tuple[Level, ...] | None]:
     node = tree.body
     if not (isinstance(node, ast.Call) and _called(node) == "C"):
         return None, None

@@ -60,7 +60,7 @@ class Formula:
         for name in columns:
             if name in called:
                 raise ModelError(
-                    f"The formula calls {name!r} and also reads a column of that name: rename the column."
+                    f"The formula calls {name!r} and reads a column of that name: rename the column."
                 )
 
     @cached_property

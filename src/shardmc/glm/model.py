@@ -14,13 +14,16 @@ from shardmc.glm.design import CENTERED, Design
 from shardmc.glm.priors import COEFFICIENTS, log_density
 from shardmc.model import Model
 
+Arrays = Mapping[str, jax.Array]
+"""Named parameters, or columns of rows."""
+
 
 def location_name(design: Design) -> str:
     """The name under which the location is sampled."""
     return design.family.location + (CENTERED if design.scaling.is_shifted else "")
 
 
-def build_model(design: Design, start: dict[str, Any]) -> Model:
+def build_model(design: Design, start: Mapping[str, Any]) -> Model:
     """The model, with coefficients on the scale of the original columns.
 
     eta = location + sum_k b_k x_k. If columns are shifted, the sampled location belongs to the shifted columns at zero,
@@ -74,7 +77,7 @@ class _LogLikelihood(_Part):
         scaling = design.scaling
         self.units = scaling.sds / scaling.response_scale
 
-    def __call__(self, params: Any, rows: Any) -> jax.Array:
+    def __call__(self, params: Arrays, rows: Arrays) -> jax.Array:
         family = self.design.family
         auxiliary = {name: params[name] for name in family.auxiliaries}
         if family.location_is_auxiliary:
@@ -86,7 +89,7 @@ class _LogLikelihood(_Part):
             linear_predictor, rows["response"], auxiliary, rows.get("trials")
         )
 
-    def _linear_predictor(self, params: Any, rows: Any, factor: jax.Array | None) -> jax.Array:
+    def _linear_predictor(self, params: Arrays, rows: Arrays, factor: jax.Array | None) -> jax.Array:
         """Location, columns and offset as one matrix product, times a factor per row.
 
         Adding a term after the product would keep a CPU from its fastest form of the sum over rows.
@@ -112,7 +115,7 @@ class _LogLikelihood(_Part):
 class _LogPrior(_Part):
     """Priors of coefficients and auxiliary parameters, and of the location with all columns at their means."""
 
-    def __call__(self, params: Any) -> jax.Array:
+    def __call__(self, params: Arrays) -> jax.Array:
         design = self.design
         total = jnp.zeros((), jnp.result_type(float))
         if self.names:
@@ -124,7 +127,7 @@ class _LogPrior(_Part):
             total = total + design.priors[name].log_density(params[name])
         return total
 
-    def _location(self, params: Any) -> jax.Array:
+    def _location(self, params: Arrays) -> jax.Array:
         design, value = self.design, params[self.location]
         scaling = design.scaling
         if self.names:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from shardmc.data import as_source
 from shardmc.data.reader import spread_positions
 from shardmc.errors import DataError, OptionError, RunError, unknown
-from shardmc.glm.chunk import Chunk, missing
+from shardmc.glm.chunk import Chunk, missing, refuse_unknown
 from shardmc.glm.chunk import Kind as ColumnKind
 from shardmc.glm.design import Design, design_of
 from shardmc.glm.families import Statistic
@@ -93,9 +93,7 @@ class Predictor:
         """The rows of a table or file as formulas take them, and their number, `at_once` at a time."""
         source = as_source(rows)
         kinds = self.kinds
-        for name in kinds:
-            if name not in source.column_names:
-                raise unknown("column", name, source.column_names)
+        refuse_unknown(kinds, source)
         # A model with only an intercept reads no column, but needs the number of rows.
         for table in source.tables(list(kinds) or source.column_names[:1], at_once):
             found = missing(table, list(kinds))
@@ -320,9 +318,7 @@ def posterior_predictive_check(
 def _sampled(predictor: Predictor, rows: Any, sample: int, seed: int) -> Chunk:
     """Random rows of a table, with the response."""
     source, columns = as_source(rows), predictor.design.columns
-    for name in columns:
-        if name not in source.column_names:
-            raise unknown("column", name, source.column_names)
+    refuse_unknown(columns, source)
     source = source.drop_missing(columns)
     wanted, parts, start = spread_positions(source.num_rows, sample, seed), [], 0
     for table in source.tables(columns):

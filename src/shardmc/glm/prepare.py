@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from shardmc.data import Source
-from shardmc.errors import DataError, ModelError, unknown
-from shardmc.glm.chunk import Kind, as_chunk, column_kinds
+from shardmc.errors import DataError, ModelError
+from shardmc.glm.chunk import Kind, as_chunk, column_kinds, refuse_unknown
 from shardmc.glm.design import Design, Scaling
 from shardmc.glm.design_scan import DesignSummary, refuse_constant, refuse_dependent, scan_design
 from shardmc.glm.encoder import Encoder
@@ -43,9 +43,9 @@ def prepare(
     family: Family,
     priors: Mapping[str, str | Prior] | None,
     *,
-    offset: Any,
-    exposure: Any,
-    trials: Any,
+    offset: str | None,
+    exposure: str | None,
+    trials: str | int | None,
     drop_missing: bool,
     taken: Sequence[str] = (),
 ) -> Prepared:
@@ -61,9 +61,7 @@ def prepare(
     formula = Formula.parse(text, columns, named)
     roles = Roles.of(formula.response, family, columns, offset, exposure, trials)
     used = list(dict.fromkeys([*roles.columns, *formula.columns]))
-    for name in used:
-        if name not in columns:
-            raise unknown("column", name, columns)
+    refuse_unknown(used, source)
     formula.refuse_functions(used)
     before = source.num_rows
     source = source.drop_missing(used) if drop_missing else source

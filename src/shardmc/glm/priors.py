@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 COEFFICIENTS = "coefficients"
 """The parameter that holds all coefficients, and the key of one prior for all of them."""
 
+Number = jax.Array | float
 Density = Callable[..., jax.Array]
 
 
-def _normal(x: Any, loc: Any, scale: Any) -> jax.Array:
+def _normal(x: Number, loc: Number, scale: Number) -> jax.Array:
     return -0.5 * ((x - loc) / scale) ** 2 - jnp.log(scale)
 
 
-def _student_t(x: Any, df: Any, loc: Any, scale: Any) -> jax.Array:
+def _student_t(x: Number, df: Number, loc: Number, scale: Number) -> jax.Array:
     return -0.5 * (df + 1) * jnp.log1p(((x - loc) / scale) ** 2 / df) - jnp.log(scale)
 
 
-def _gamma(x: Any, shape: Any, rate: Any) -> jax.Array:
+def _gamma(x: Number, shape: Number, rate: Number) -> jax.Array:
     return (shape - 1) * jnp.log(x) - rate * x + shape * jnp.log(rate)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from shardmc.errors import DataError, ModelError, OptionError
-from shardmc.glm.chunk import Chunk, Kind, refuse_level
+from shardmc.glm.chunk import Chunk, Kind, Level, refuse_level
 from shardmc.glm.expression import Expression, check_columns, parse_expression, quoted
 from shardmc.glm.families import Family, families_with
 
@@ -27,7 +27,12 @@ class Roles:
 
     @staticmethod
     def of(
-        response: Expression, family: Family, columns: Sequence[str], offset: Any, exposure: Any, trials: Any
+        response: Expression,
+        family: Family,
+        columns: Sequence[str],
+        offset: str | None,
+        exposure: str | None,
+        trials: str | int | None,
     ) -> Roles:
         """From the user's options: names of columns, expressions, or a number of trials."""
         if exposure is not None and not family.takes_exposure:
@@ -43,16 +48,16 @@ class Roles:
             raise OptionError(
                 f"trials belongs to family {families_with('takes_trials')}, not to {family.name!r}."
             )
-        if isinstance(trials, int | np.integer) and trials < 1:
+        is_number = isinstance(trials, int | np.integer)
+        if is_number and trials < 1:
             raise OptionError(
                 f"trials must be a positive whole number or a column's name; {trials!r} was given."
             )
-        whole = isinstance(trials, int | np.integer)
         return Roles(
             response,
             _expression("offset", offset, columns),
             _expression("exposure", exposure, columns),
-            int(trials) if whole else _expression("trials", trials, columns),
+            int(trials) if is_number else _expression("trials", trials, columns),
         )
 
     @property
@@ -73,7 +78,7 @@ class Roles:
             if kinds.get(name) == "text":
                 raise DataError(f"{role} column {name!r} holds text; numbers are needed.")
 
-    def response_values(self, chunk: Chunk, levels: Sequence[Any] | None) -> np.ndarray:
+    def response_values(self, chunk: Chunk, levels: Sequence[Level] | None) -> np.ndarray:
         """The response as numbers; with levels, the number of each row's level."""
         expression = self.response
         values = expression.values(chunk, expression.category)
@@ -90,7 +95,7 @@ class Roles:
             )
         return values.astype(np.float64)
 
-    def explained(self, chunk: Chunk, levels: Sequence[Any] | None, family: Family) -> np.ndarray:
+    def explained(self, chunk: Chunk, levels: Sequence[Level] | None, family: Family) -> np.ndarray:
         """What the predictors must explain: the response, less the offset if both have the same units."""
         response = self.response_values(chunk, levels)
         offset = self.offset_values(chunk) if family.location_scale else None
@@ -129,8 +134,8 @@ class Roles:
                 "logarithm, give exposure= instead, and drop rows where that is zero."
             )
         trials = self.trial_values(chunk, count)
-        if trials is not None and not ((trials >= 1) & (trials == np.floor(trials))).all():
-            bad = trials[~((trials >= 1) & (trials == np.floor(trials)))]
+        bad = np.empty(0) if trials is None else trials[~((trials >= 1) & (trials == np.floor(trials)))]
+        if len(bad):
             raise DataError(
                 f"The number of trials must be a positive whole number, but it is {bad[0]:g} in {len(bad)} rows; drop "
                 "rows without trials."
@@ -153,7 +158,7 @@ class Roles:
 
 def declared_levels(
     family: Family, response: Expression, kinds: Mapping[str, Kind], ordered: Mapping[str, Sequence[str]]
-) -> Sequence[Any] | None:
+) -> Sequence[Level] | None:
     """Levels of a response that are known before rows are read; None if the response is numbers."""
     if not family.takes_levels:
         if response.category is not None:
@@ -177,7 +182,7 @@ def declared_levels(
     return ordered[name]
 
 
-def _expression(role: str, given: Any, columns: Sequence[str] = ()) -> Expression | None:
+def _expression(role: str, given: str | None, columns: Sequence[str] = ()) -> Expression | None:
     if given is None:
         return None
     if not isinstance(given, str):

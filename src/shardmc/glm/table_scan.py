@@ -56,7 +56,7 @@ def scan_table(
     *,
     family: Family,
     ordered: Mapping[str, Sequence[str]],
-    response_levels: Sequence[Any] | None,
+    response_levels: Sequence[Level] | None,
 ) -> TableSummary:
     """Read the columns of a formula once, piece by piece."""
     result = TableSummary(response=ResponseSummary(roles.response.text))
@@ -111,7 +111,7 @@ def _count_missing(table: pa.Table, columns: Sequence[str], result: TableSummary
 
 
 def _scan_response(
-    chunk: Chunk, roles: Roles, levels: Sequence[Any] | None, family: Family, result: TableSummary
+    chunk: Chunk, roles: Roles, levels: Sequence[Level] | None, family: Family, result: TableSummary
 ) -> None:
     count = len(next(iter(chunk.values())))
     roles.refuse(chunk, count)

@@ -1,4 +1,4 @@
-"""A hash of what defines a model, the same in every session, so that a run is not resumed with another model."""
+"""A hash of what defines a model, the same in every session, so that no run is resumed with another model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import numpy as np
 def fingerprint(*parts: Any) -> str:
     """Hash of values and functions by content.
 
-    A function counts by its code (instructions, constants), its defaults, the values it closes over and the global
-    names it reads: functions of the same package by their own code, others by name. Arrays count by content. An
-    object with a `fingerprint` of its own counts by that.
+    The hash of a function covers its code (instructions, constants), its defaults, the values it closes over and the
+    global names it reads: functions of the same package by their code, others by name. Arrays are hashed by content.
+    An object with a `fingerprint` is hashed by that.
 
     >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 1)
     True
@@ -32,7 +32,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 class _Digest:
-    """A hash that is fed values of any type; an object that is met again counts by the order it was first met in."""
+    """A hash of values of any type. An object that comes again is hashed by the position of its first occurrence."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -47,7 +47,7 @@ class _Digest:
         elif id(value) in self._met:
             self._tag("met", str(self._met[id(value)][0]))
         else:
-            # The value is kept, because an id is only unique among the living.
+            # Keep the value, because Python reuses the id of an object that is gone.
             self._met[id(value)] = (len(self._met), value)
             self._add_new(value)
 
@@ -90,7 +90,7 @@ class _Digest:
             self._hash.update(np.ascontiguousarray(array).tobytes())
 
     def _add_code(self, code: types.CodeType) -> None:
-        # Neither file nor line: moving a function does not change it.
+        # Without file and line, so that moving a function does not change the hash.
         self._tag("code", code.co_code.hex())
         self._add_all("names", [code.co_names, code.co_varnames, code.co_freevars])
         self._add_all("constants", code.co_consts)
@@ -107,7 +107,7 @@ class _Digest:
                 self._add_global(function.__globals__[name], package)
 
     def _add_global(self, value: Any, package: str) -> None:
-        """A global of the function's own package by content, one of another package by name."""
+        """Add a global: one of the function's own package by content, one of another package by name."""
         home = getattr(value, "__module__", None)
         if callable(value) and isinstance(home, str) and home.partition(".")[0] != package:
             self._tag("library", f"{home}.{getattr(value, '__qualname__', type(value).__qualname__)}")
@@ -115,7 +115,7 @@ class _Digest:
             self.add(value)
 
     def _add_object(self, value: Any) -> None:
-        """Anything else: a class by name, a pytree by its leaves, an object by its attributes, else by its repr."""
+        """Add anything else: a class by name, a pytree by its leaves, an object by its attributes, or by its repr."""
         if isinstance(value, type):
             self._tag("class", f"{value.__module__}.{value.__qualname__}")
             return
@@ -128,7 +128,7 @@ class _Digest:
         elif wrapped is not None:
             self.add(wrapped)
         elif isinstance(attributes := getattr(value, "__dict__", None), dict):
-            call = getattr(type(value), "__call__", None)  # noqa: B004 - its code is wanted, not whether it is there
+            call = getattr(type(value), "__call__", None)  # noqa: B004 - needed for its code
             self._add_all("attributes", [attributes, call if isinstance(call, types.FunctionType) else None])
         else:
             self._tag("repr", _without_addresses(repr(value)))
@@ -140,7 +140,7 @@ class _Digest:
 def _cell(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a name that is not bound yet, as in a function that calls itself
+    except ValueError:  # not bound yet, as in a function that calls itself
         return None
 
 

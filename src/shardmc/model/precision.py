@@ -1,4 +1,4 @@
-"""Settings of JAX that change numbers, for some lines of one thread: its global configuration is never touched."""
+"""JAX settings that change numbers, for a block of code in one thread; the global configuration stays as it is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def double_precision(enabled: bool = True) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Precision:
-    """The settings of JAX that change numbers: other threads and processes compute with those of the caller.
+    """The JAX settings that change numbers, so that other threads and processes can use those of the caller.
 
     >>> with double_precision():
     ...     precision = Precision.here()
@@ -41,11 +41,11 @@ class Precision:
 
     @staticmethod
     def here() -> Precision:
-        """Those of this thread."""
+        """The settings of this thread."""
         return Precision(jnp.result_type(float) == jnp.float64, jax.config.jax_default_matmul_precision)  # type: ignore[attr-defined]
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Apply them to this thread."""
+        """Use them in this thread, inside the context."""
         with double_precision(self.double), jax.default_matmul_precision(self.matmul):
             yield

@@ -20,17 +20,27 @@ Link = Literal["logit", "probit"]
 _LINKS = ("logit", "probit")
 
 
-def _probability(link: Link, eta: np.ndarray) -> np.ndarray:
-    return special.expit(eta) if link == "logit" else special.ndtr(eta)
+@dataclass(frozen=True)
+class _Successes(Family):
+    """What families of successes share."""
 
+    link: Link = "logit"
 
-def _quantile(link: Link, probability: float) -> float:
-    return float(special.logit(probability) if link == "logit" else special.ndtri(probability))
+    def __post_init__(self) -> None:
+        if self.link not in _LINKS:
+            raise unknown(f"link of family {self.name!r}", self.link, _LINKS)
 
+    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
+        # No overlap, except in one common value, between failures and successes; no row has both.
+        apart = (lowest.high <= highest.low) | (highest.high <= lowest.low)
+        return apart & (lowest.count + highest.count == num_rows)
 
-def _separates(failures: Moments, successes: Moments) -> np.ndarray:
-    """Which predictors have no overlap, except in one common value, between failures and successes."""
-    return (failures.high <= successes.low) | (successes.high <= failures.low)
+    def _probability(self, eta: np.ndarray) -> np.ndarray:
+        return special.expit(eta) if self.link == "logit" else special.ndtr(eta)
+
+    def _intercept_prior(self, probability: float) -> Prior:
+        middle = special.logit(probability) if self.link == "logit" else special.ndtri(probability)
+        return Prior("normal", (rounded(float(middle)), 2.5))
 
 
 def _binomial_logit(eta: jax.Array, successes: jax.Array, trials: jax.Array) -> jax.Array:
@@ -45,7 +55,7 @@ def _binomial_logit(eta: jax.Array, successes: jax.Array, trials: jax.Array) -> 
 
 @final
 @dataclass(frozen=True)
-class Bernoulli(Family):
+class Bernoulli(_Successes):
     """y is 1 with probability p, logit or probit of p is eta.
 
     The two outcomes are symmetric: with s = (2 y - 1) eta the log-likelihood is -log(1 + e^-s) for logit and
@@ -53,11 +63,6 @@ class Bernoulli(Family):
     """
 
     name = "bernoulli"
-    link: Link = "logit"
-
-    def __post_init__(self) -> None:
-        if self.link not in _LINKS:
-            raise unknown("link of family 'bernoulli'", self.link, _LINKS)
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
@@ -96,28 +101,25 @@ class Bernoulli(Family):
     def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         return response == 0, response == 1
 
-    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
-        return _separates(lowest, highest)
-
     @property
     def statistics(self) -> dict[str, Statistic]:
         return {"mean": lambda y: y.mean(axis=1)}
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
-        return {"Intercept": Prior("normal", (rounded(_quantile(self.link, response.mean)), 2.5))}
+        return {"Intercept": self._intercept_prior(response.mean)}
 
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        return _probability(self.link, eta)
+        return self._probability(eta)
 
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
     ) -> np.ndarray:
-        return (rng.uniform(size=eta.shape) < _probability(self.link, eta)).astype(np.float64)
+        return (rng.uniform(size=eta.shape) < self._probability(eta)).astype(np.float64)
 
 
 @final
 @dataclass(frozen=True)
-class Binomial(Family):
+class Binomial(_Successes):
     """y successes in n trials, logit or probit of their probability is eta.
 
     Logit: y eta - n log(1 + e^eta), relative to the row's own share of successes, so that large counts keep their
@@ -126,11 +128,6 @@ class Binomial(Family):
 
     name = "binomial"
     takes_trials = True
-    link: Link = "logit"
-
-    def __post_init__(self) -> None:
-        if self.link not in _LINKS:
-            raise unknown("link of family 'binomial'", self.link, _LINKS)
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
@@ -155,25 +152,20 @@ class Binomial(Family):
     def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         return response == 0, response == trials
 
-    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray | bool:
-        has_both = lowest.count + highest.count < num_rows  # some row has both successes and failures
-        return not has_both and _separates(lowest, highest)
-
     @property
     def statistics(self) -> dict[str, Statistic]:
         return super().statistics | {"share of zeros": share_of(0)}
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
-        share = response.mean * response.moments.count / response.trials
-        return {"Intercept": Prior("normal", (rounded(_quantile(self.link, share)), 2.5))}
+        return {"Intercept": self._intercept_prior(response.mean * response.moments.count / response.trials)}
 
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
         assert trials is not None
-        return trials * _probability(self.link, eta)
+        return trials * self._probability(eta)
 
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
     ) -> np.ndarray:
         assert trials is not None
         count = np.broadcast_to(trials, eta.shape).astype(np.int64)
-        return rng.binomial(count, _probability(self.link, eta)).astype(np.float64)
+        return rng.binomial(count, self._probability(eta)).astype(np.float64)

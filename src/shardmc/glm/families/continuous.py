@@ -12,10 +12,8 @@ import numpy as np
 
 from shardmc.errors import DataError, OptionError
 from shardmc.glm.families.family import Auxiliary, Family, ResponseSummary
-from shardmc.glm.families.special import log_gamma_half_step, stirling_remainder
+from shardmc.glm.families.special import bounded_exp, log_gamma_half_step, stirling_remainder
 from shardmc.glm.priors import Prior, rounded
-
-_LARGEST = 700.0  # exp of more overflows float64
 
 
 @final
@@ -149,10 +147,10 @@ class Gamma(Family):
         return {"Intercept": Prior("normal", (rounded(rate), 2.5)), "shape": Prior("exponential", (1.0,))}
 
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        return np.exp(np.minimum(eta, _LARGEST))
+        return bounded_exp(eta)
 
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
     ) -> np.ndarray:
         shape = np.broadcast_to(auxiliary["shape"], eta.shape)
-        return rng.gamma(shape, np.exp(np.minimum(eta, _LARGEST)) / shape)
+        return rng.gamma(shape, bounded_exp(eta) / shape)

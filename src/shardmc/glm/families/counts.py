@@ -12,10 +12,9 @@ import numpy as np
 
 from shardmc.errors import DataError
 from shardmc.glm.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
-from shardmc.glm.families.special import stirling_remainder_by_steps, stirling_slope_by_steps
+from shardmc.glm.families.special import bounded_exp, stirling_remainder_by_steps, stirling_slope_by_steps
 from shardmc.glm.priors import Prior, rounded
 
-_LARGEST = 700.0  # exp of more overflows float64
 _FARTHEST = 80.0  # exp of more overflows float32
 
 
@@ -54,7 +53,7 @@ class _Counts(Family):
         return super().statistics | {"share of zeros": share_of(0)}
 
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        return np.exp(np.minimum(eta, _LARGEST))
+        return bounded_exp(eta)
 
 
 def _log_rate(response: ResponseSummary) -> float:
@@ -80,7 +79,7 @@ class Poisson(_Counts):
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
     ) -> np.ndarray:
-        return _poisson(rng, np.exp(np.minimum(eta, _LARGEST)))
+        return _poisson(rng, bounded_exp(eta))
 
 
 @jax.custom_jvp
@@ -142,7 +141,7 @@ class NegativeBinomial(_Counts):
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
     ) -> np.ndarray:
         shape = np.broadcast_to(auxiliary["shape"], eta.shape)
-        return _poisson(rng, rng.gamma(shape, np.exp(np.minimum(eta, _LARGEST)) / shape))
+        return _poisson(rng, rng.gamma(shape, bounded_exp(eta) / shape))
 
 
 def _poisson(rng: np.random.Generator, rate: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from shardmc.errors import DataError
+from shardmc.glm.chunk import Level
 from shardmc.glm.priors import Prior
 
 Auxiliary = Mapping[str, Any]
@@ -181,12 +182,12 @@ class Family(ABC):
     # The response.
 
     @property
-    def levels_of_response(self) -> tuple[Any, ...] | None:
+    def levels_of_response(self) -> tuple[Level, ...] | None:
         """The response's levels from low to high; None if the response is a number."""
         return None
 
     def with_levels(
-        self, levels: Sequence[Any] | None, response: ResponseSummary
+        self, levels: Sequence[Level] | None, response: ResponseSummary
     ) -> tuple[Self, ResponseSummary]:
         """The family with the levels declared, or else found in the response, and the summary of their numbers."""
         del levels
@@ -202,9 +203,11 @@ class Family(ABC):
         """Which rows have the lowest and the highest response, if a predictor that separates them has no estimate."""
         return None
 
-    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray | bool:
+    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
         """Which predictors separate the rows of `extremes`, (column,), given their moments in these rows."""
-        return False
+        raise NotImplementedError(
+            f"Family {self.name!r} has extremes, so it must say which predictors separate them."
+        )
 
     # Priors and starting point.
 

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import special
 
 from shardmc.errors import DataError
+from shardmc.glm.chunk import Level
 from shardmc.glm.families.family import Auxiliary, Family, ResponseSummary, Statistic, share_of
 from shardmc.glm.families.special import softplus
 from shardmc.glm.priors import Prior
@@ -34,17 +35,17 @@ class Ordinal(Family):
     takes_levels = True
     location = "cutpoint"
     location_is_auxiliary = True
-    levels: tuple[Any, ...] = ()
+    levels: tuple[Level, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
 
     @property
-    def levels_of_response(self) -> tuple[Any, ...]:
+    def levels_of_response(self) -> tuple[Level, ...]:
         return self.levels
 
     def with_levels(
-        self, levels: Sequence[Any] | None, response: ResponseSummary
+        self, levels: Sequence[Level] | None, response: ResponseSummary
     ) -> tuple[Ordinal, ResponseSummary]:
         if levels is not None:
             return Ordinal(tuple(levels)), response

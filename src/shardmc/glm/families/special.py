@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 _SERIES_FROM = 4.0  # from here on the asymptotic series is exact to about 1e-8
+
+
+def bounded_exp(x: np.ndarray) -> np.ndarray:
+    """e^x on the host, at most e^700, so that it does not overflow float64.
+
+    >>> bool(np.isfinite(bounded_exp(np.array(1e6))))
+    True
+    """
+    return np.exp(np.minimum(x, 700.0))
 
 
 def softplus(x: jax.Array) -> jax.Array:

@@ -1,0 +1,206 @@
+"""What every family promises, whichever it is. A new family is one more row here."""
+
+import json
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shardmc.data import as_source
+from shardmc.glm.families import (
+    FAMILIES,
+    Bernoulli,
+    Binomial,
+    Family,
+    Gamma,
+    Gaussian,
+    Moments,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+    ResponseSummary,
+    StudentT,
+    family_from_dict,
+)
+from shardmc.glm.prepare import prepare
+from shardmc.glm.priors import Prior
+from shardmc.glm.regression import model_of
+
+ROWS = 400
+ETA = np.linspace(-1, 1, ROWS)
+TRIALS = np.full(ROWS, 5.0)
+CUTPOINTS = np.array([-0.7, 0.4, 1.5])
+FAMILY = {
+    "gaussian": (Gaussian(), {"sigma": 0.7}),
+    "bernoulli": (Bernoulli(), {}),
+    "bernoulli, probit": (Bernoulli("probit"), {}),
+    "binomial": (Binomial(), {}),
+    "binomial, probit": (Binomial("probit"), {}),
+    "poisson": (Poisson(), {}),
+    "negative_binomial": (NegativeBinomial(), {"shape": 2.0}),
+    "gamma": (Gamma(), {"shape": 2.0}),
+    "student_t": (StudentT(), {"sigma": 0.7, "nu": 5.0}),
+    "student_t, df": (StudentT(df=5.0), {"sigma": 0.7}),
+    "ordinal": (Ordinal(("low", "mid", "high", "top")), {"cutpoint": CUTPOINTS}),
+}
+
+
+@pytest.fixture(params=FAMILY)
+def row(request):
+    family, auxiliary = FAMILY[request.param]
+    return family, auxiliary, TRIALS if family.takes_trials else None
+
+
+def simulated(family, auxiliary, trials, num_draws=1, eta=ETA):
+    """Responses (draw, row)."""
+    per_draw = {
+        name: np.broadcast_to(value, (num_draws, np.size(value))) for name, value in auxiliary.items()
+    }
+    wide = np.broadcast_to(eta, (num_draws, ROWS))
+    rng = np.random.default_rng(0)
+    return family.simulate(rng, wide, per_draw, trials), family.mean(wide[:1], _first(per_draw), trials)[0]
+
+
+def _first(per_draw):
+    return {name: value[:1] for name, value in per_draw.items()}
+
+
+def summary_of(response, trials):
+    summary = ResponseSummary("y")
+    summary.add(response, trials, None)
+    return summary
+
+
+def test_every_family_has_a_row():
+    assert {family.name for family, _ in FAMILY.values()} == set(FAMILIES)
+
+
+def test_what_it_simulates_is_accepted_and_has_a_log_likelihood_with_a_gradient(row):
+    family, auxiliary, trials = row
+    response = simulated(*row)[0][0]
+    family.refuse(summary_of(response, trials))
+    encoded = jnp.asarray(family.encode(response))
+    encoded = encoded if encoded.dtype.kind == "i" else encoded.astype(jnp.float32)
+
+    def log_likelihood(eta):
+        return family.log_likelihood(eta, encoded, auxiliary_on_device, trials)
+
+    auxiliary_on_device = {name: jnp.asarray(value, jnp.float32) for name, value in auxiliary.items()}
+    eta = jnp.asarray(ETA, jnp.float32)
+    values = log_likelihood(eta)
+    assert values.shape == (ROWS,)
+    assert np.isfinite(values).all()
+    assert np.isfinite(jax.grad(lambda eta: log_likelihood(eta).sum())(eta)).all()
+
+    def linear_predictor(factor):
+        return eta if factor is None else factor * eta
+
+    of_rows = family.log_likelihood_of_rows(linear_predictor, encoded, auxiliary_on_device, trials)
+    np.testing.assert_allclose(of_rows, values, rtol=1e-6, atol=1e-6)
+
+
+def test_simulated_responses_have_the_expected_mean_and_no_other(row):
+    """Means over draws within 6 standard errors; those of a linear predictor that is 0.3 larger are not."""
+    family, auxiliary, trials = row
+    draws = simulated(*row, num_draws=2_000)[0]
+    if family.levels_of_response is not None:
+        draws = (draws[..., None] == np.arange(len(family.levels_of_response))).astype(float)
+    error = draws.std(axis=0) / np.sqrt(len(draws)) + 1e-3
+
+    def is_mean(expected):
+        return bool((np.abs(draws.mean(axis=0) - expected) < 6 * error).all())
+
+    assert is_mean(simulated(family, auxiliary, trials)[1])
+    assert not is_mean(simulated(family, auxiliary, trials, eta=ETA + 0.3)[1])
+
+
+def test_moving_the_location_moves_the_linear_predictor(row):
+    family, auxiliary, trials = row
+    location = auxiliary.get(family.location, 0.2)
+    assert family.location_is_auxiliary == (family.location in auxiliary)
+    moved = family.move_location(jnp.asarray(location), jnp.asarray(0.5))
+    assert jnp.shape(moved) == np.shape(location)
+    encoded = jnp.asarray(family.encode(simulated(*row)[0][0]))
+
+    def log_likelihood(location, by):
+        eta = ETA + by + (0 if family.location_is_auxiliary else location)
+        own = auxiliary | ({family.location: location} if family.location_is_auxiliary else {})
+        return family.log_likelihood(jnp.asarray(eta), encoded, own, trials)
+
+    here, there = log_likelihood(jnp.asarray(location), 0.5), log_likelihood(moved, 0.0)
+    np.testing.assert_allclose(here, there, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(here, log_likelihood(jnp.asarray(location), 0.0), rtol=1e-4, atol=1e-5)
+
+
+def test_priors_cover_its_parameters_and_it_survives_json(row):
+    family, auxiliary, trials = row
+    priors = family.default_priors(summary_of(simulated(*row)[0][0], trials))
+    assert set(priors) == {family.location, *family.auxiliaries} == {family.location, *auxiliary}
+    assert all(priors[name].is_positive for name in family.auxiliaries)
+    assert family_from_dict(json.loads(json.dumps(family.to_dict()))) == family
+
+
+def test_statistics_are_one_number_per_data_set(row):
+    draws, _ = simulated(*row, num_draws=3)
+    for statistic in row[0].statistics.values():
+        assert statistic(draws).shape == (3,)
+
+
+def test_a_level_without_a_success_or_count_is_found(row):
+    family, _, trials = row
+    response = simulated(*row)[0][0]
+    if trials is not None:
+        response = np.where(response < 3, 0.0, trials)
+    extremes = family.extremes(response, trials)
+    if extremes is None:
+        return
+    low, high = extremes
+    rng = np.random.default_rng(1)
+    level = low & (rng.uniform(size=ROWS) < 0.5)
+    matrix = np.column_stack([level.astype(float), rng.normal(size=ROWS)])
+    lowest, highest = Moments(), Moments()
+    lowest.add(matrix[low])
+    highest.add(matrix[high])
+    assert family.separates(lowest, highest, ROWS).tolist() == [True, False]
+
+
+@dataclass(frozen=True)
+class Exponential(Family):
+    """A user's own: exponential waiting times with a log link."""
+
+    name = "exponential"
+    takes_exposure = True
+
+    def log_likelihood(self, eta, response, auxiliary, trials):
+        return -eta - response * jnp.exp(-eta)
+
+    def refuse(self, response):
+        assert not response.negative
+
+    def default_priors(self, response):
+        return {"Intercept": Prior("normal", (0.0, 2.5))}
+
+    def mean(self, eta, auxiliary, trials):
+        return np.exp(eta)
+
+    def simulate(self, rng, eta, auxiliary, trials):
+        return rng.exponential(np.exp(eta))
+
+
+def test_a_family_that_is_not_shardmcs_own_makes_a_model():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=ROWS)
+    table = {"x": x, "t": rng.uniform(1, 2, ROWS), "y": rng.exponential(np.exp(0.3 * x))}
+    options = {"offset": None, "exposure": "t", "trials": None, "drop_missing": False}
+    prepared = prepare("y ~ x", as_source(table), Exponential(), None, **options)
+    model = model_of(prepared)
+    rows = prepared.source.sample(ROWS, 0)
+    theta = np.array([0.2, -0.4])
+    eta = (
+        theta[0] + theta[1] * np.asarray(rows["design"][:, 0]) * prepared.design.scaling.sds + rows["offset"]
+    )
+    exact = -eta - rows["response"] * np.exp(-eta)
+    np.testing.assert_allclose(model.log_likelihood(theta, rows), exact, rtol=1e-4, atol=1e-5)
+    assert prepared.separating == ()

@@ -30,6 +30,11 @@ class HMC(Walker):
         What the adaptation aims at.
     trajectory
         Mean length of a trajectory; on a standard normal target pi / 2 gives uncorrelated draws.
+
+    Examples
+    --------
+    >>> HMC(chains=8, target_acceptance=0.9).chains
+    8
     """
 
     chains: int = 4

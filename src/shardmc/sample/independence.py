@@ -31,6 +31,11 @@ class Independence(Sampler):
     warmup
         Proposals before the first draw is kept, at least: their number is rounded up to a multiple of 32 in all, for
         which matrix products are quicker.
+
+    Examples
+    --------
+    >>> Independence(df=5).df
+    5
     """
 
     df: int = 20

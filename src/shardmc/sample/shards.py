@@ -77,7 +77,14 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Auto:
-    """Independence where it is accepted often enough, HMC for the shards where it is not."""
+    """Independence where it is accepted often enough, HMC for the shards where it is not.
+
+    Examples
+    --------
+    >>> from shardmc import NUTS
+    >>> Auto(fallback=NUTS(chains=2)).fallback.chains
+    2
+    """
 
     first: Sampler = field(default_factory=Independence)
     fallback: Sampler = field(default_factory=HMC)

@@ -4,23 +4,32 @@ import doctest
 import importlib
 import importlib.util
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
 
 import shardmc
 
+FITS = re.compile(r"^ *>>> .*\b(fit|glm|append|sample_shard)\(", re.MULTILINE)
+"""An example that fits something takes seconds."""
 
-def has_examples(module: str) -> bool:
+
+def text_of(module: str) -> str:
     spec = importlib.util.find_spec(module)
-    return spec is not None and spec.origin is not None and ">>> " in Path(spec.origin).read_text()
+    return "" if spec is None or spec.origin is None else Path(spec.origin).read_text()
 
 
-MODULES = sorted(
-    module.name
+TEXTS = {
+    module.name: text_of(module.name)
     for module in pkgutil.walk_packages(shardmc.__path__, "shardmc.")
-    if not module.name.startswith(("shardmc.__main__", "shardmc.cli")) and has_examples(module.name)
-)
+    if not module.name.startswith(("shardmc.__main__", "shardmc.cli"))
+}
+MODULES = [
+    pytest.param(name, marks=pytest.mark.slow if FITS.search(text) else ())
+    for name, text in sorted(TEXTS.items())
+    if ">>> " in text
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -51,6 +51,7 @@ def folder(finished, tmp_path) -> Path:
     return shutil.copytree(finished, tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's.")
 def test_a_driver_killed_at_random_moments_loses_nothing(tmp_path, undisturbed):
     command = [sys.executable, str(SCRIPT), str(tmp_path / "run"), str(KILLS), "0"]

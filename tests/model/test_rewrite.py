@@ -101,6 +101,7 @@ def covariance_model(y=None):
         numpyro.sample("y", dist.MultivariateNormal(m, scale_tril=s[:, None] * factor), obs=y)
 
 
+@pytest.mark.slow
 def test_a_covariance_model_ends() -> None:
     """It did not: both of XLA's threads waited for each other. Means are known in closed form, nearly."""
     rng = np.random.default_rng(0)
@@ -113,6 +114,7 @@ def test_a_covariance_model_ends() -> None:
     np.testing.assert_allclose(posterior.draws["s"].mean(axis=0), y.std(axis=0), rtol=0.01)
 
 
+@pytest.mark.slow
 def test_a_plain_model_with_a_cholesky_factor_of_its_own() -> None:
     """A covariance matrix as a parameter: its factor is taken inside the log-likelihood."""
     rng = np.random.default_rng(1)

@@ -123,6 +123,7 @@ def test_numbers_and_texts_that_name_columns_alike_are_refused():
         as_source(pd.DataFrame({1: [1.0, 2.0], "1": [3.0, 4.0]}))
 
 
+@pytest.mark.slow
 def test_draws_of_a_model_do_not_depend_on_its_columns_names():
     def fitted(name, swapped=False):
         model = shardmc.Model(

@@ -19,6 +19,9 @@ from shardmc.types import Located, Mode, Scaling, ShardDraws
 LEVEL = 5e-10
 NUM_DRAWS = 2000
 CASES = [(dim, shards) for dim in (1, 2, 10, 50) for shards in (2, 10, 100)]
+LARGEST_SLOW = [pytest.param(*case, marks=pytest.mark.slow) if case == (50, 100) else case for case in CASES]
+"""The same cases; the largest is slow."""
+FEW_USED = [(1, 100), (2, 100)]
 
 
 @dataclass(frozen=True)
@@ -251,22 +254,20 @@ def off(found: np.ndarray, variance: float = 1.0) -> list[str]:
     return [f"{name} off by {s:.1f}" for name, s in zip(names, scores, strict=True) if abs(s) > bound]
 
 
-FEW_USED = [(1, 100), (2, 100)]
-
-
-@pytest.mark.parametrize(("dim", "num_shards"), [case for case in CASES if case not in FEW_USED])
+@pytest.mark.parametrize(("dim", "num_shards"), [case for case in LARGEST_SLOW if case not in FEW_USED])
 def test_weierstrass_is_exact(dim, num_shards):
     run = lambda draws, rng: Weierstrass()(draws, None, rng).values  # noqa: E731
     assert off(repeated(gaussian(dim, num_shards), run, 1000, 20)) == []
 
 
-@pytest.mark.parametrize(("dim", "num_shards"), CASES)
+@pytest.mark.parametrize(("dim", "num_shards"), LARGEST_SLOW)
 def test_weierstrass_with_a_gaussian_kernel_is_exact(dim, num_shards):
     method = Weierstrass(kernel="gaussian", accept=0.5)
     run = lambda draws, rng: method(draws, None, rng).values  # noqa: E731
     assert off(repeated(gaussian(dim, num_shards), run, 1000, 20)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "num_shards"), FEW_USED)
 def test_weierstrass_uses_few_draws_in_few_dimensions_and_says_so(dim, num_shards):
     """Its draws depend on each other: they lie too close together, but around a mean that is off by as much.
@@ -308,6 +309,7 @@ def test_kernel_products_in_few_dimensions(dim, num_shards):
     assert off(found, variance=1.5) != []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 2])
 @pytest.mark.parametrize("kind", ["semiparametric", "nonparametric"])
 def test_kernel_products_of_many_shards_whose_draws_reach_the_posterior(dim, kind):

@@ -211,6 +211,7 @@ def test_predictive_check_finds_what_the_model_lacks(policies, poisson):
     assert bad.loc["sd", "p"] < 0.01
 
 
+@pytest.mark.slow
 def test_a_run_folder_keeps_a_posterior_that_predicts(policies, tmp_path):
     run = tmp_path / "run"
     posterior = glm(

@@ -5,12 +5,19 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 
-# Equal programs of different tests are compiled once.
-jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+# Read when NumPy and JAX are first imported, by this process and by those that tests start.
+os.environ |= {
+    # The workers of pytest-xdist use the cores already. More threads of BLAS would wait for each other.
+    "OPENBLAS_NUM_THREADS": "1",
+    # Equal programs are compiled once, whichever test, worker or run needs them.
+    "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+
+import jax
 
 
 @pytest.fixture(scope="session")

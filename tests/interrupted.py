@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,9 @@ from shardmc import fit  # here, so that it is imported once and not in every ch
 NUM_SHARDS = 24
 
 
+@cache
 def problem():
-    """A model of one parameter and its rows."""
+    """A model of one parameter and its rows. One model for all runs: its programs are compiled once a process."""
     model = shardmc.Model(
         lambda params, rows: -0.5 * (rows - params["mu"]) ** 2,
         lambda params: -0.5 * params["mu"] ** 2 / 100,

@@ -5,7 +5,17 @@ from collections.abc import Iterable
 
 
 class ShardmcError(Exception):
-    """Something about the call, the model or the data must change; the message says what."""
+    """Something about the call, the model or the data must change; the message says what.
+
+    Examples
+    --------
+    >>> import shardmc
+    >>> try:
+    ...     shardmc.load("nowhere.nc")
+    ... except shardmc.ShardmcError as error:
+    ...     print(error)
+    There is no file or folder 'nowhere.nc'.
+    """
 
 
 class DataError(ShardmcError):

@@ -16,6 +16,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_benchmark_runs_and_writes_nothing(name, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in (ROOT / "docs" / "benchmarks").iterdir()}

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import shardmc
+from shardmc.cli import main
 
 
 def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
@@ -39,6 +40,7 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_demo_writes_a_posterior_that_loads(tmp_path):
     done = run("demo", "--rows", "5000", "--shards", "5", "--draws", "500", "--out", "result", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -69,18 +71,25 @@ def test_demo_writes_a_posterior_that_loads(tmp_path):
         (("reproduce", "table-9"), "table-"),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, arguments, sentence):
+def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capfd, arguments, sentence):
+    """In this process, which has imported everything already; other tests see exit codes of real processes."""
     rng = np.random.default_rng(0)
     pd.DataFrame({"x": rng.normal(size=200), "y": rng.normal(size=200)}).to_csv(
         tmp_path / "rows.csv", index=False
     )
     for shard in range(2):
         pd.DataFrame({"a": rng.normal(size=50)}).to_csv(tmp_path / f"shard-{shard}.csv", index=False)
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "argv", ["shardmc", *arguments])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    errors = capfd.readouterr().err
+    assert ended.value.code == 2, errors
+    assert sentence in errors
+    assert "Traceback" not in errors
+    assert len(errors.strip().splitlines()) == 1
 
 
 def test_combine_and_compare_read_csv_and_write_netcdf(tmp_path):
@@ -103,6 +112,7 @@ def test_combine_and_compare_read_csv_and_write_netcdf(tmp_path):
     assert "noise floor" in done.stdout
 
 
+@pytest.mark.slow
 def test_fit_report_status_and_predict(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=3_000)
@@ -146,6 +156,7 @@ def test_a_demo_that_cannot_be_written_is_not_run(tmp_path):
     assert "Logistic regression" not in done.stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_with_one_line(tmp_path):
     """Bounded by the pytest run itself, not by a clock: the process must end by itself after the signal."""
     process = subprocess.Popen(

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import shardmc
 from shardmc.cli.cache import cache_folder, keep_compiled_programs
@@ -26,6 +27,7 @@ def test_programs_lie_in_the_users_cache(monkeypatch, tmp_path):
     assert cache_folder().is_relative_to(tmp_path / "shardmc")
 
 
+@pytest.mark.slow
 def test_a_second_run_compiles_nothing_anew_and_gives_the_same_draws(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=4_000)

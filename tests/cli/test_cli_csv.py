@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import shardmc
 
@@ -14,6 +15,7 @@ def run(*arguments, cwd):
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
 
 
+@pytest.mark.slow
 def test_missing_values_of_a_csv_are_refused_or_dropped(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=1_000)

@@ -25,6 +25,10 @@ SAMPLERS = {
     ),
 }
 
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow) if name in ("nuts", "hmc") else name for name in SAMPLERS
+]  # these take long to compile
+
 
 @pytest.fixture(scope="module")
 def gaussian():
@@ -36,7 +40,7 @@ def gaussian():
     return model, blocks, locate_shards(model, blocks, locate(model, blocks, engine), engine)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_shape_finiteness_and_statistics(gaussian, name):
     model, blocks, located = gaussian
     result = sample(model, blocks, located, SAMPLERS[name], Local(), num_draws=25, seed=0)
@@ -49,14 +53,14 @@ def test_shape_finiteness_and_statistics(gaussian, name):
     assert result.passes > 0
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_same_seed_same_draws_for_any_batch_size_and_any_order(gaussian, name):
     model, blocks, located = gaussian
-    first = sample(model, blocks, located, SAMPLERS[name], Local(batch=1), num_draws=20, seed=4)
-    again = sample(model, blocks, located, SAMPLERS[name], Local(batch=5, workers=1), num_draws=20, seed=4)
+    first = sample(model, blocks, located, SAMPLERS[name], Local(batch=1), num_draws=25, seed=4)
+    again = sample(model, blocks, located, SAMPLERS[name], Local(batch=5, workers=1), num_draws=25, seed=4)
     done = {i: first.chains[i] for i in (0, 3, 5)}
-    resumed = sample(model, blocks, located, SAMPLERS[name], Local(batch=3), num_draws=20, seed=4, done=done)
-    other = sample(model, blocks, located, SAMPLERS[name], Local(batch=1), num_draws=20, seed=5)
+    resumed = sample(model, blocks, located, SAMPLERS[name], Local(batch=3), num_draws=25, seed=4, done=done)
+    other = sample(model, blocks, located, SAMPLERS[name], Local(batch=1), num_draws=25, seed=5)
     for i in range(7):
         np.testing.assert_array_equal(first.chains[i].theta, again.chains[i].theta)
         np.testing.assert_array_equal(first.chains[i].theta, resumed.chains[i].theta)

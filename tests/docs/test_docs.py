@@ -40,6 +40,7 @@ def test_every_public_name_is_in_the_reference(name):
     assert re.search(rf"^\.\. (auto\w+|py:data):: shardmc\.{re.escape(name)}\b", text, re.MULTILINE), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -3,7 +3,6 @@
 import os
 import time
 
-import jax
 import pytest
 
 
@@ -12,14 +11,9 @@ def client():
     distributed = pytest.importorskip("distributed")
     import dask
 
-    # The workers, too, find what other tests have compiled. With as many threads of XLA as this process has, its
-    # matrix products add up in the same order there: only then are results equal to the last bit.
-    environment = {
-        "NPROC": str(os.cpu_count()),
-        "PJRT_NPROC": str(os.cpu_count()),
-        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-    }
+    # With as many XLA threads as this process has, a worker's matrix products add up in the same order. Only then are
+    # results equal to the last bit.
+    environment = {"NPROC": str(os.cpu_count()), "PJRT_NPROC": str(os.cpu_count())}
     with (
         # A worker that is slow to come back on a busy machine is not to be given up.
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),

@@ -25,6 +25,7 @@ def run(name: str, folder: Path, data: Path) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "file"), SCRIPTS.items())
 def test_example_runs(name, file, data_folder, tmp_path):
     if not (data_folder / file).exists():

@@ -136,6 +136,7 @@ def prepared(formula, data, family="gaussian", **options):
     return prepare(formula, as_source(data), named_family(family), None, **options)
 
 
+@pytest.mark.slow
 def test_separation_comes_before_what_is_less_grave(table, monkeypatch):
     regression = sys.modules[_separation.__module__]
     fit, note = regression.fit, Finding("note", "chains", "A note.")

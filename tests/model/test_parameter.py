@@ -59,7 +59,7 @@ def _model(parameter, distribution):
     )
 
 
-@pytest.fixture(params=MULTIVARIATE)
+@pytest.fixture(params=MULTIVARIATE, scope="module")
 def support(request):
     parameter, distribution = MULTIVARIATE[request.param]
     return _model(parameter, distribution), distribution
@@ -71,22 +71,31 @@ def test_log_prior_is_the_density_that_numpyro_samples(support):
     def numpyro_model():
         numpyro.sample("p", distribution())
 
+    def expected(theta):
+        shaped = theta.reshape(model.parameters["p"].unconstrained_shape)
+        return -potential_energy(numpyro_model, (), {}, {"p": shaped})
+
     with double_precision():
+        both = jax.jit(lambda theta: (model.log_prior(theta), expected(theta)))
         for theta in np.random.default_rng(1).normal(size=(3, model.dim)):
-            shaped = jnp.asarray(theta).reshape(model.parameters["p"].unconstrained_shape)
-            expected = -potential_energy(numpyro_model, (), {}, {"p": shaped})
-            np.testing.assert_allclose(model.log_prior(theta), expected, rtol=1e-9)
+            np.testing.assert_allclose(*both(jnp.asarray(theta)), rtol=1e-9)
 
 
 def test_constrain_lands_in_the_support_and_unconstrain_returns(support):
     model, _ = support
     thetas = np.random.default_rng(2).normal(size=(5, model.dim))
+
+    def there_and_back(theta):
+        params = model.constrain(theta)
+        return params["p"], model.parameters["p"].constraint(params["p"]), model.unconstrain(params)
+
     with double_precision():
+        there_and_back = jax.jit(there_and_back)
         for theta in thetas:
-            params = model.constrain(theta)
-            assert params["p"].shape == model.parameters["p"].shape
-            assert bool(jnp.all(model.parameters["p"].constraint(params["p"])))
-            np.testing.assert_allclose(model.unconstrain(params), theta, rtol=1e-6, atol=1e-8)
+            value, inside, back = there_and_back(jnp.asarray(theta))
+            assert value.shape == model.parameters["p"].shape
+            assert np.all(inside)
+            np.testing.assert_allclose(back, theta, rtol=1e-6, atol=1e-8)
     one_by_one = np.stack([np.asarray(model.constrain_draws(theta[None])["p"][0]) for theta in thetas])
     np.testing.assert_allclose(model.constrain_draws(thetas)["p"], one_by_one, rtol=1e-12)
 

@@ -1,4 +1,4 @@
-"""`shardmc reproduce` on the command line, for the results that are made in seconds."""
+"""`shardmc reproduce` on the command line, for a result that is made in seconds."""
 
 import json
 
@@ -9,8 +9,8 @@ from shardmc.cli.app import app
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["figure-1", "theorem-1", "remark-2"])
-def test_a_result_is_shown_and_written(name, tmp_path):
+def test_a_result_is_shown_and_written(tmp_path):
+    name = "figure-1"
     done = CliRunner().invoke(app, ["reproduce", name, "--quick", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     record = json.loads((tmp_path / f"{name}.json").read_text("utf-8"))

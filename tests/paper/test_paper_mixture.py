@@ -40,20 +40,23 @@ def alike(one, other):
     return min(*means, *spreads)
 
 
+@pytest.fixture(scope="module")
+def weighted(rows):
+    return after_one_step(mixture.step, rows, jnp.asarray(COPIES, jnp.float32))
+
+
 @pytest.mark.slow
-def test_a_step_on_weighted_rows_is_a_step_on_repeated_rows(rows):
-    weighted = after_one_step(mixture.step, rows, jnp.asarray(COPIES, jnp.float32))
+def test_a_step_on_weighted_rows_is_a_step_on_repeated_rows(rows, weighted):
     repeated = {name: jnp.repeat(values, COPIES) for name, values in rows.items()}
     brute = after_one_step(mixture.step, repeated, jnp.ones(COPIES.sum()), seed=1)
     assert alike(weighted, brute) > ALARM
 
 
-def test_labels_shared_by_all_copies_are_told_apart(rows, monkeypatch):
-    weights = jnp.asarray(COPIES, jnp.float32)
-    right = after_one_step(mixture.step, rows, weights)
+@pytest.mark.slow
+def test_labels_shared_by_all_copies_are_told_apart(rows, weighted, monkeypatch):
     monkeypatch.setattr(mixture, "binomial_labels", lambda key, w, p: w * jax.random.bernoulli(key, p))
-    wrong = after_one_step(mixture.step, rows, weights, seed=1)
-    assert alike(right, wrong) < ALARM
+    wrong = after_one_step(mixture.step, rows, jnp.asarray(COPIES, jnp.float32), seed=1)
+    assert alike(weighted, wrong) < ALARM
 
 
 def invariance(step, num_draws=60_000):
@@ -118,15 +121,19 @@ def test_odds_of_a_label_are_the_ratio_of_the_terms_of_the_likelihood(rows):
 STICKS = nonparametric.StickBreaking(5, (-1.0, 0.0, 1.0))
 
 
-def sticks_after(y, weights, seed=0, num_draws=20_000):
+@jax.jit
+def log_densities(keys, y, weights):
     state = {
         "log_weights": jnp.log(jnp.array([0.4, 0.3, 0.1, 0.15, 0.05])),
         "mean": jnp.array([-1.0, 0.0, 1.0, 2.0, -2.0]),
         "variance": jnp.array([0.5, 1.0, 2.0, 0.3, 1.0]),
     }
+    return jax.vmap(lambda key: STICKS.observe(STICKS.step(key, state, y, weights))["log_density"])(keys)
+
+
+def sticks_after(y, weights, seed=0, num_draws=20_000):
     keys = jax.random.split(jax.random.key(seed), num_draws)
-    found = jax.jit(jax.vmap(lambda key: STICKS.observe(STICKS.step(key, state, y, weights))))(keys)
-    return np.asarray(found["log_density"], np.float64)
+    return np.asarray(log_densities(keys, y, weights), np.float64)
 
 
 @pytest.mark.slow
@@ -142,7 +149,8 @@ def test_sticks_on_weighted_rows_are_sticks_on_repeated_rows():
 def test_the_stick_is_all_used_and_breaks_as_it_should():
     count = jnp.array([3.0, 0.0, 2.0, 5.0])
     keys = jax.random.split(jax.random.key(0), 50_000)
-    weights = np.exp(np.asarray(jax.vmap(lambda key: nonparametric._stick(key, count))(keys), np.float64))
+    sticks = jax.jit(jax.vmap(lambda key: nonparametric._stick(key, count)))
+    weights = np.exp(np.asarray(sticks(keys), np.float64))
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-4)
     assert stats.kstest(weights[:, 0], stats.beta(1 + 3, 1 + 7).cdf).pvalue > ALARM
     second = weights[:, 1] / (1 - weights[:, 0])

@@ -89,6 +89,7 @@ def squared_errors(polisher, seeds: int = 60) -> tuple[np.ndarray, np.ndarray]:
     return np.mean(before, axis=0), np.mean(after, axis=0)
 
 
+@pytest.mark.slow
 def test_right_draws_are_not_made_worse():
     before, after = squared_errors(lambda theta, check: polish_draws(theta, check(theta), check)[0])
     # Errors of the means over all parameters; the ratio of two mean squares of 180 normal variables is beyond 2.2

@@ -60,6 +60,7 @@ def differ(first, second) -> bool:
     return bool(min(tails) < LEVEL / 3)
 
 
+@pytest.mark.slow
 def test_rows_sorted_by_the_response_give_the_same_posterior(model, table, tmp_path):
     shuffled = fit_in_order(model, table, np.random.default_rng(1).permutation(NUM_ROWS), tmp_path, seed=1)
     by_response = np.argsort(table["y"], kind="stable")

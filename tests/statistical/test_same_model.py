@@ -19,6 +19,8 @@ import shardmc
 COMPARISONS = 40
 Z = stats.norm.isf(1e-6 / (2 * COMPARISONS))
 ROWS = 4_000
+HALF = {"shards": 4, "draws": 8_000, "check": False, "weights": np.arange(ROWS) % 2}
+"""Options of the control. Weights of 0 and 1 leave out half of the rows, and the programs are those of all rows."""
 
 
 @pytest.fixture(scope="module")
@@ -77,21 +79,19 @@ def is_close(ours, theirs):
     return True
 
 
-def half(rows):
-    return {name: values[::2] for name, values in rows.items()}
-
-
+@pytest.mark.slow
 def test_the_same_numpyro_function_under_mcmc_and_under_fit(rows):
     mcmc = MCMC(NUTS(joint), num_warmup=500, num_samples=3_000, progress_bar=False)
     mcmc.run(jax.random.key(5), **rows, num_groups=3)
     theirs = mcmc.get_samples()
     model = shardmc.from_numpyro(joint, num_groups=3)
-    ours = shardmc.fit(model, rows, shards=4, draws=8_000, seed=3)
+    ours = shardmc.fit(model, rows, shards=4, draws=8_000, seed=3, check=False)
     assert set(ours.draws) == set(theirs) == {"beta", "level", "sigma", "slope", "share", "contrast"}
     assert is_close(ours.draws, theirs)
-    assert not is_close(shardmc.fit(model, half(rows), shards=4, draws=8_000, check=False).draws, theirs)
+    assert not is_close(shardmc.fit(model, rows, **HALF).draws, theirs)
 
 
+@pytest.mark.slow
 def test_the_same_pymc_model_under_sample_and_under_fit(rows):
     pm = pytest.importorskip("pymc")
     with pm.Model() as model:
@@ -106,6 +106,6 @@ def test_the_same_pymc_model_under_sample_and_under_fit(rows):
         )
     theirs = {name: sampled.posterior[name].values[0] for name in ("beta", "level", "sigma", "contrast")}
     recipe = shardmc.from_pymc(model, rows=["x", "y", "group"])
-    ours = shardmc.fit(recipe, rows, shards=4, draws=8_000, seed=3)
+    ours = shardmc.fit(recipe, rows, shards=4, draws=8_000, seed=3, check=False)
     assert is_close(ours.draws, theirs)
-    assert not is_close(shardmc.fit(recipe, half(rows), shards=4, draws=8_000, check=False).draws, theirs)
+    assert not is_close(shardmc.fit(recipe, rows, **HALF).draws, theirs)

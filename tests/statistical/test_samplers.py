@@ -67,6 +67,7 @@ def uniform_deviations(poisson, sampler: Sampler, scaling: str) -> list[float]:
     return [stats.ttest_1samp(v, 0).pvalue for v in (first, second)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", ["rescaled", "fractional"])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_sampler_draws_from_the_exact_subposterior(poisson, name, scaling):

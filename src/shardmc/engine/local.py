@@ -71,6 +71,11 @@ class Local(Engine):
     width
         Shards evaluated side by side inside a call: 1 on a CPU, where one shard fills a core, so that the draws are
         the same to the bit whatever the batch; as many as fill it on an accelerator.
+
+    Examples
+    --------
+    >>> Local(workers=1)
+    Local(batch=None, workers=1, width=None)
     """
 
     batch: int | None = None

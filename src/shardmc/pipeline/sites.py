@@ -84,15 +84,11 @@ def sample_shard(
 
     Examples
     --------
-    >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+    >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=300)
     >>> model = Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
-    >>> sites = [
-    ...     sample_shard(model, part, share=len(part) / 2_000, shard=i)
-    ...     for i, part in enumerate(np.split(y, [300, 1_200]))
-    ... ]
-    >>> posterior = combine_sites(sites)
-    >>> bool(abs(posterior.draws["mu"].mean() - y.mean()) < 0.005)
-    True
+    >>> site = sample_shard(model, y, share=300 / 2_000, shard=0)
+    >>> site.rows, site.names
+    (300, ('mu',))
     """
     _check_options(share, draws, seed, shard)
     precision = asked_precision(precision)
@@ -151,6 +147,14 @@ def locate_sites(sites: Sites) -> Mode:
     ----------
     sites
         Files that `sample_shard` wrote, or what it returned.
+
+    Examples
+    --------
+    >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+    >>> model = Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+    >>> sites = [sample_shard(model, y[:300], share=0.15), sample_shard(model, y[300:], share=0.85, shard=1)]
+    >>> bool(abs(locate_sites(sites).theta[0] - y.mean()) < 1e-4)
+    True
     """
     return _mode_of(_read(sites))
 
@@ -179,6 +183,18 @@ def combine_sites(
     -------
     Posterior
         It has no certificate: that would need another round, with gradients of the rows at some combined draws.
+
+    Examples
+    --------
+    >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+    >>> model = Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+    >>> sites = [
+    ...     sample_shard(model, part, share=len(part) / 2_000, shard=i)
+    ...     for i, part in enumerate(np.split(y, [300, 1_200]))
+    ... ]
+    >>> posterior = combine_sites(sites)
+    >>> bool(abs(posterior.draws["mu"].mean() - y.mean()) < 0.005)
+    True
     """
     read = _read(sites)
     chosen = named_combiner(combiner)

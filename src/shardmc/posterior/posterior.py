@@ -57,7 +57,19 @@ def _findings(stored: list[dict[str, Any]]) -> tuple[Finding, ...]:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Draws of the full posterior, with their certificate and the record of how they were made."""
+    """Draws of the full posterior, with their certificate and the record of how they were made.
+
+    Examples
+    --------
+    >>> import shardmc
+    >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+    >>> model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+    >>> posterior = shardmc.fit(model, y, shards=4, draws=200)
+    >>> posterior.draws["mu"].shape
+    (200,)
+    >>> list(posterior.summary().columns)
+    ['mean', 'sd', '2.5%', '97.5%', 'ess', 'r_hat', 'mean_error', 'sd_ratio']
+    """
 
     draws: Mapping[str, np.ndarray]  # name -> (draw, ...), natural scale
     theta: np.ndarray  # (draw, dim), unconstrained
@@ -228,7 +240,18 @@ class Posterior:
 
 
 def load(path: str | Path) -> Posterior:
-    """Read a posterior that `Posterior.save` wrote; a run folder stands for its posterior.nc."""
+    """Read a posterior that `Posterior.save` wrote; a run folder stands for its posterior.nc.
+
+    Examples
+    --------
+    >>> import shardmc
+    >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+    >>> model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+    >>> posterior = shardmc.fit(model, y, shards=4, draws=200)
+    >>> path = posterior.save("posterior.nc")
+    >>> bool((load(path).draws["mu"] == posterior.draws["mu"]).all())
+    True
+    """
     from shardmc.store.tree import load_tree
 
     path = Path(path)

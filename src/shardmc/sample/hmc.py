@@ -30,6 +30,11 @@ class HMC(Walker):
         The acceptance that the adaptation aims at.
     trajectory
         Mean length of a trajectory. On a standard normal target pi / 2 gives uncorrelated draws.
+
+    Examples
+    --------
+    >>> HMC(chains=8, target_acceptance=0.9).chains
+    8
     """
 
     chains: int = 4

@@ -31,6 +31,11 @@ class Independence(Sampler):
     warmup
         The least number of proposals before the first draw is kept. The total is rounded up to a multiple of 32, for
         which matrix products are faster.
+
+    Examples
+    --------
+    >>> Independence(df=5).df
+    5
     """
 
     df: int = 20

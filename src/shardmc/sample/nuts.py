@@ -29,6 +29,11 @@ class NUTS(Walker):
         The acceptance that the adaptation aims at.
     max_doublings
         Largest depth of a trajectory's tree.
+
+    Examples
+    --------
+    >>> NUTS(chains=2, max_doublings=6).max_doublings
+    6
     """
 
     needs_mode = False

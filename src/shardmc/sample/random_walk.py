@@ -29,6 +29,11 @@ class RandomWalk(Walker):
         The acceptance that the adaptation aims at.
     thin
         Steps per draw.
+
+    Examples
+    --------
+    >>> RandomWalk(chains=4, thin=20).thin
+    20
     """
 
     needs_mode = False

@@ -77,7 +77,14 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Auto:
-    """Independence sampling, and HMC for shards with a low acceptance."""
+    """Independence sampling, and HMC for shards with a low acceptance.
+
+    Examples
+    --------
+    >>> from shardmc import NUTS
+    >>> Auto(fallback=NUTS(chains=2)).fallback.chains
+    2
+    """
 
     first: Sampler = field(default_factory=Independence)
     fallback: Sampler = field(default_factory=HMC)

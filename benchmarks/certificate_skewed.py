@@ -12,6 +12,7 @@ from certificate_levels import Regression, long_run, problems
 from provenance import table
 
 from shardmc.check import Certificate, certify_draws
+from shardmc.types import Gradients
 
 NUM_DRAWS = 10_000
 RIGHT = ("exact", "0.03 sd", "3 %")
@@ -34,7 +35,9 @@ def changed(target: Regression, theta: np.ndarray, how: str, at: int, rng: np.ra
 def staged(target: Regression, theta: np.ndarray, rng: np.random.Generator) -> Certificate:
     """The certificate as `fit` makes it: gradients at 100 draws, and at up to 1,000 where these cannot tell."""
     names, worth = target.names, np.full(len(target.names), float(len(theta)))
-    return certify_draws(names, target.score, target.mode, theta, None, rng, lambda: worth)[0]
+    return certify_draws(
+        names, lambda points: Gradients(target.score(points)), target.mode, theta, None, rng, lambda: worth
+    )[0]
 
 
 def rare_levels(num_seeds: int, quick: bool) -> str:

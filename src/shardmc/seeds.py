@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     PREDICT = 7
     PREDICTIVE_CHECK = 8
     SITE = 9
+    SAMPLE_ROWS = 10
 
 
 def generator(seed: int, purpose: Purpose) -> np.random.Generator:

@@ -65,6 +65,16 @@ class Mode:
         return Frame.at(self.theta, self.curvature)
 
 
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Gradients of the log posterior of all rows at some points."""
+
+    values: np.ndarray  # (point, dim)
+    noise: np.ndarray | None = None  # (sampled shard, point, dim)
+    """What is uncertain where only some shards were read: their deviations from the mean of all that were, scaled so
+    that the variance of a linear function of the gradients is the sum of its squares over these shards."""
+
+
 @dataclass(frozen=True)
 class Located:
     """The mode of all rows, and the modes and curvatures of the shards' rescaled subposteriors."""

@@ -14,7 +14,7 @@ from scipy import special
 
 from shardmc.check import Certificate, Certify, certify_draws
 from shardmc.check.skewness import Lines
-from shardmc.types import Mode
+from shardmc.types import Gradients, Mode
 
 DRAWS, SEEDS = 8_000, 10
 
@@ -76,7 +76,9 @@ TARGETS = {
 def certified(target: Target, theta: np.ndarray, rng: np.random.Generator) -> Certificate:
     dim = theta.shape[1]
     names, worth = [f"x[{k}]" for k in range(dim)], np.full(dim, float(len(theta)))
-    return certify_draws(names, target.score, target.mode, theta, None, rng, lambda: worth)[0]
+    return certify_draws(
+        names, lambda points: Gradients(target.score(points)), target.mode, theta, None, rng, lambda: worth
+    )[0]
 
 
 def spoiled(theta: np.ndarray, how: str) -> np.ndarray:
@@ -142,7 +144,7 @@ def test_harder_cases_take_more_gradients_within_the_limit():
 
     def score(points):
         asked.append(len(points))
-        return np.where(np.arange(4) == 3, 5 * np.sin(3 * points), 0) + target.score(points)
+        return Gradients(np.where(np.arange(4) == 3, 5 * np.sin(3 * points), 0) + target.score(points))
 
     options = Certify(draws=50, max_draws=400)
     certificate, chosen = certify_draws(

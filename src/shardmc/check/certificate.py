@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -16,6 +17,12 @@ from shardmc.errors import OptionError
 from shardmc.types import Mode
 
 _ARRAYS = tuple(field.name for field in fields(Measured) if field.type == "np.ndarray")
+
+
+_FEWEST_SHARDS = 8
+"""Shards to sample: with fewer the noise of the sample is not known well enough."""
+_MOST_SAMPLED = 0.8
+"""The part of the shards from which on a sample is not worth its noise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +124,7 @@ def certify(
     bounds: Bounds | None = None,
     rng: np.random.Generator | None = None,
     shard: np.ndarray | None = None,
+    row_noise: np.ndarray | None = None,
 ) -> Certificate:
     r"""Measure how far draws are from the posterior, from its gradients at some of them.
 
@@ -153,6 +161,9 @@ def certify(
         The shard each draw came from, (draw,), with the draws of a shard in the order of its chain. It is used for
         the effective number of draws, and to put draws of every shard into both halves: one half finds the worst
         direction, the other tests it.
+    row_noise
+        What sampling of rows leaves uncertain about the scores, (sampled shard, chosen, dim); see
+        `shardmc.check.Gradients`.
 
     Examples
     --------
@@ -175,7 +186,8 @@ def certify(
         )
     rng = np.random.default_rng(0) if rng is None else rng
     bounds = Bounds() if bounds is None else bounds
-    measured = measure(values, chosen, scores, mode, names, len(values) if ess is None else ess, shard, rng)
+    worth = np.broadcast_to(np.asarray(len(values) if ess is None else ess, np.float64), mode.theta.shape)
+    measured = measure(values, chosen, scores, mode, names, worth, shard, rng, row_noise)
     return Certificate(**vars(measured), **vars(decide(measured, bounds)), bounds=bounds)
 
 
@@ -217,6 +229,9 @@ class Certify:
         The number of draws at which the gradient of all rows is computed first. Each costs one evaluation of all rows.
     max_draws
         If these cannot tell and more would help, three times as many are used, up to this number.
+    rows
+        The part of the rows that each gradient reads. Below 1 it reads a sample of the shards, at least eight, after
+        one evaluation of all rows: the certificate is cheaper and less precise, and takes that into account.
     mean
         The largest error of a parameter's mean that is within bounds, in posterior standard deviations.
     sd
@@ -234,6 +249,7 @@ class Certify:
 
     draws: int = 100
     max_draws: int = 1000
+    rows: float = 1.0
     mean: float = 0.1
     sd: float = 0.1
 
@@ -248,6 +264,10 @@ class Certify:
             raise OptionError(
                 f"Certify(draws={self.draws}, max_draws={self.max_draws}): max_draws must not be below draws."
             )
+        if isinstance(self.rows, bool) or not (isinstance(self.rows, int | float) and 0 < self.rows <= 1):
+            raise OptionError(
+                f"Certify(rows={self.rows!r}): rows is a part of all rows, above 0 and at most 1; 1 is usual."
+            )
         for name in ("mean", "sd"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and 0 < value < 0.5):
@@ -258,6 +278,15 @@ class Certify:
     @property
     def bounds(self) -> Bounds:
         return Bounds(self.mean, self.sd, 2 * max(self.mean, self.sd))
+
+    def num_shards(self, available: int) -> int:
+        """The number of shards whose rows a gradient reads: all of them where eight are most of them.
+
+        >>> Certify().num_shards(100), Certify(rows=0.2).num_shards(100), Certify(rows=0.2).num_shards(10)
+        (100, 20, 10)
+        """
+        wanted = max(math.ceil(self.rows * available), _FEWEST_SHARDS)
+        return wanted if wanted <= _MOST_SAMPLED * available else available
 
     def stages(self, available: int) -> list[int]:
         """The total number of gradients after each stage.

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardmc.check.certificate import Certificate, Certify, certify, choose
 from shardmc.check.check import Check, Evidence, Outcome, Score
-from shardmc.types import Finding, Mode
+from shardmc.types import Finding, Gradients, Mode
 
 _MOST_DRAWS = 20_000
 """Draws, evenly over the shards, that the certificate looks at: their own noise is 0.007 sd, far below its bounds."""
@@ -56,25 +56,43 @@ def certify_draws(
     None of them is in `exclude`. `effective` says how many draws the result is worth, per coordinate; it is asked
     after the gradients. If these cannot tell and more would help, more are taken, as far as the options allow.
     """
-    inside = np.flatnonzero(np.isfinite(theta).all(axis=1))
-    if len(inside) > _MOST_DRAWS:
-        inside = inside[np.linspace(0, len(inside) - 1, _MOST_DRAWS).astype(int)]
-    theta, shard = theta[inside], None if shard is None else shard[inside]
-    barred = np.empty(0, dtype=int) if exclude is None else np.searchsorted(inside, exclude)
-    chosen, scores, certificate = np.empty(0, dtype=int), np.empty((0, theta.shape[1])), None
+    every = np.flatnonzero(np.isfinite(theta).all(axis=1))
+    some = every
+    if len(every) > _MOST_DRAWS:
+        some = every[np.linspace(0, len(every) - 1, _MOST_DRAWS).astype(int)]
+    used = np.empty(0, dtype=int) if exclude is None else exclude
+    at, found = np.empty(0, dtype=int), list[Gradients]()
     options = Certify() if options is None else options
-    for count in options.stages(len(theta) - len(barred)):
-        more = choose(theta, shard, count - len(chosen), rng, np.concatenate([barred, chosen]))
-        chosen, scores = np.concatenate([chosen, more]), np.concatenate([scores, score(theta[more])])
+
+    def look(draws: np.ndarray) -> Certificate:
+        """The certificate of these draws, from the gradients so far."""
         ess = effective()
-        known = ess if np.isfinite(ess).all() and (ess > 0).all() else None
-        certificate = certify(
-            theta, chosen, scores, mode, names, ess=known, bounds=options.bounds, rng=rng, shard=shard
+        noise = [each.noise for each in found if each.noise is not None]
+        return certify(
+            theta[draws],
+            np.searchsorted(draws, at),
+            np.concatenate([each.values for each in found]),
+            mode,
+            names,
+            ess=ess if np.isfinite(ess).all() and (ess > 0).all() else None,
+            bounds=options.bounds,
+            rng=rng,
+            shard=None if shard is None else shard[draws],
+            row_noise=np.concatenate(noise, axis=1) if noise else None,
         )
+
+    certificate = None
+    for count in options.stages(len(some) - len(used)):
+        taken = np.searchsorted(some, np.concatenate([used, at]))
+        more = choose(theta[some], None if shard is None else shard[some], count - len(at), rng, taken)
+        at, found = np.concatenate([at, some[more]]), [*found, score(theta[some[more]])]
+        certificate = look(some)
+        if certificate.remedy == "draws" and len(every) > len(some):
+            certificate = look(every)
         if certificate.remedy != "gradients":
             break
     assert certificate is not None
-    return certificate, inside[chosen]
+    return certificate, at
 
 
 def verdict_findings(certificate: Certificate) -> list[Finding]:

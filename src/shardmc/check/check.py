@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 
 from shardmc.check.certificate import Certificate, Certify
-from shardmc.types import Finding, Located
+from shardmc.types import Finding, Gradients, Located
 
-Score = Callable[[np.ndarray], np.ndarray]
-"""Gradients (point, dim) of the log posterior of all rows at points (point, dim)."""
+Score = Callable[[np.ndarray], Gradients]
+"""Gradients of the log posterior of all rows at points (point, dim)."""
 
 
 @dataclass(frozen=True, eq=False)

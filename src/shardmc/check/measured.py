@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import ndtr
 
 from shardmc.check.directions import Combination, Correction, correct, worst_combinations
 from shardmc.check.mixing import effective_size
@@ -17,6 +18,8 @@ FEWEST_GRADIENTS = 10
 """With fewer gradients nothing is measured. About 100 are usual."""
 _FEWEST_DRAWS = 8
 _LEAST_SPREAD = 0.01
+_MUCH_LESS = 0.25
+"""The part of the chains' effective number below which differences between the shards are to blame."""
 _MOST_POINTS = 1000  # of the Stein test, whose cost is quadratic
 
 
@@ -52,6 +55,8 @@ class Measured:
     """The affine map that `polish` applies."""
     ess: np.ndarray
     """Effective number of draws, (dim,)."""
+    shards_differ: np.ndarray
+    """Whether that number is small because the shards' means differ and not because of their chains, (dim,)."""
     num_draws: int
     num_gradients: int
     num_lost: int
@@ -64,9 +69,10 @@ def measure(
     scores: np.ndarray,
     mode: Mode,
     names: Sequence[str],
-    ess: np.ndarray | float,
+    ess: np.ndarray,
     shard: np.ndarray | None,
     rng: np.random.Generator,
+    row_noise: np.ndarray | None = None,
 ) -> Measured:
     """Measure the errors of draws. The arguments are those of `certify`."""
     finite = np.isfinite(scores).all(axis=1)
@@ -101,7 +107,7 @@ def measure(
         unchanged = np.linalg.solve(mode.frame.basis, (values - mode.theta).T).T
         worth = 1 / float(np.mean(1 / sizes))
         plain = SteinSample.of(unchanged, chosen, scores @ mode.frame.basis, worth, rng)
-    return Measured(
+    measured = Measured(
         names=tuple(names),
         mean_error=mean.value * unit,
         mean_error_se=mean.se * unit,
@@ -119,10 +125,62 @@ def measure(
         stein=stein_test(z[chosen[points]], whitened[points], rng),
         correction=correct(plain, halves, mode.frame, values.mean(axis=0)),
         ess=sizes,
+        shards_differ=sizes < _MUCH_LESS * np.minimum(ess, len(values)),
         num_draws=len(values),
         num_gradients=len(chosen),
         num_lost=lost,
     )
+    if row_noise is None:
+        return measured
+    return with_row_noise(measured, row_noise[:, finite] @ basis, z[chosen], directions)
+
+
+def with_row_noise(measured: Measured, noise: np.ndarray, z: np.ndarray, directions: np.ndarray) -> Measured:
+    """The same numbers with the standard errors that gradients of sampled rows have.
+
+    Parameters
+    ----------
+    noise
+        As in `Gradients`, in the coordinates of z, (sampled shard, chosen, dim).
+    z
+        The chosen draws, (chosen, dim).
+    directions
+        Those of the parameters, unit vectors (dim, dim).
+    """
+    # m changes by the mean of the noise, C by its covariance with z: see `certify`.
+    shift = noise.mean(axis=1)  # (sampled shard, dim)
+    centered = z - z.mean(axis=0)
+    bend = np.einsum("tj,itk->ijk", centered, noise) / len(z)
+    bend = (bend + np.swapaxes(bend, 1, 2)) / 2
+    of_mean = np.linalg.norm(shift @ directions.T, axis=0)
+    of_variance = np.linalg.norm(np.einsum("pj,ijk,pk->ip", directions, bend, directions), axis=0)
+    of_sd = of_variance / (2 * measured.sd_ratio)
+    # Along any combination: at most the largest eigenvalue.
+    any_mean = float(np.linalg.norm(shift, ord=2))
+    any_sd = float(np.sqrt(np.sum(np.linalg.norm(bend, ord=2, axis=(1, 2)) ** 2))) / 2
+    mean_se, sd_se = np.hypot(measured.mean_error_se, of_mean), np.hypot(measured.sd_ratio_se, of_sd)
+    return replace(
+        measured,
+        mean_error_se=mean_se,
+        mean_measured_se=np.hypot(measured.mean_measured_se, of_mean),
+        mean_p_value=np.maximum(measured.mean_p_value, _two_sided(measured.mean_error, mean_se)),
+        sd_ratio_se=sd_se,
+        sd_measured_se=np.hypot(measured.sd_measured_se, of_sd),
+        sd_p_value=np.maximum(measured.sd_p_value, _two_sided(measured.sd_ratio - 1, sd_se)),
+        shifted=_noisier(measured.shifted, any_mean, 0.0),
+        widest=_noisier(measured.widest, any_sd, 1.0),
+        narrowest=_noisier(measured.narrowest, any_sd, 1.0),
+    )
+
+
+def _noisier(combination: Combination, noise: float, right: float) -> Combination:
+    se = float(np.hypot(combination.se, noise))
+    p_value = float(_two_sided(np.asarray(combination.value - right), np.asarray(se)))
+    return replace(combination, se=se, p_value=max(combination.p_value, p_value))
+
+
+def _two_sided(error: np.ndarray, se: np.ndarray) -> np.ndarray:
+    return 2 * ndtr(-np.abs(error) / se)
 
 
 def _straight(
@@ -169,6 +227,7 @@ def _unmeasured(values: np.ndarray, names: Sequence[str], num_gradients: int, nu
         stein=SteinTest(np.nan, np.nan),
         correction=Correction(np.zeros(dim), np.zeros(dim), np.zeros((dim, 0)), np.zeros((dim, 0))),
         ess=np.full(dim, float(len(values))),
+        shards_differ=np.zeros(dim, dtype=bool),
         num_draws=len(values),
         num_gradients=num_gradients,
         num_lost=num_lost,

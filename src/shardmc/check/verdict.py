@@ -230,7 +230,20 @@ def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray) -> _Doubt:
         value, se, own = (float(x[worst]) for x in _of_sd(measured))
         text = f"the sd of {name} is {value:.2f} ± {se:.2f} times the correct one"
         reach, bound = reach_sd[worst], bounds.sd
+    error = abs(value) if reach_mean[worst] >= reach_sd[worst] else abs(value - 1)
+    if error <= bound:  # for these draws themselves: a more precise measurement would tell
+        return _Doubt(text, _gradients(measured, max(3.0, min((own / (bound / 3)) ** 2, 100.0))), "gradients")
+    if measured.shards_differ[worst]:
+        return _Doubt(text, _differing(measured, worst))
     return _more(measured, text, float(reach), float(np.sqrt(max(se**2 - own**2, 0.0))), bound, own)
+
+
+def _differing(measured: Measured, worst: int) -> str:
+    return (
+        f"The draws of {measured.names[worst]} from different shards differ in their means: these "
+        f"{measured.num_draws:,} draws are worth {measured.ess[worst]:,.0f} independent ones, and more would not help. "
+        "Use fewer shards, or keep more rows in every shard; the check of shard agreement may name the cause."
+    )
 
 
 def _of_mean(measured: Measured) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -72,6 +72,12 @@ CertifyDraws = Annotated[
         "if these cannot tell."
     ),
 ]
+CertifyRows = Annotated[
+    float,
+    typer.Option(
+        help="Part of the rows that each of these gradients reads: less than 1 is cheaper and less precise."
+    ),
+]
 CertifyMean = Annotated[float, typer.Option(help="Error of a mean that counts as right, in posterior sd.")]
 CertifySd = Annotated[float, typer.Option(help="Relative error of an sd that counts as right.")]
 Report = Annotated[bool, typer.Option(help="Write report.html into the run folder.")]
@@ -102,6 +108,7 @@ def fit(
     polish: Polish = False,
     precision: PrecisionName = "auto",
     certify_draws: CertifyDraws = 100,
+    certify_rows: CertifyRows = 1.0,
     certify_mean: CertifyMean = 0.1,
     certify_sd: CertifySd = 0.1,
     report: Report = True,
@@ -115,7 +122,7 @@ def fit(
     from shardmc.glm import glm
 
     most = max(certify_draws, Certify.max_draws)
-    certify = Certify(certify_draws, most, certify_mean, certify_sd)
+    certify = Certify(certify_draws, most, certify_rows, certify_mean, certify_sd)
     console = Console()
     with StageBars() as bars:
         posterior = glm(

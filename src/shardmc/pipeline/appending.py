@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardmc.check import Score, certify_options
+from shardmc.check import Certify, Score, certify_options
 from shardmc.combine import Recenter
 from shardmc.combine.moments import symmetric, transport
 from shardmc.data import Blocks, Partition
@@ -37,7 +37,7 @@ from shardmc.posterior import Posterior, ShardTable, load
 from shardmc.sample import Auto, Sampler, ShardChains
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import Purpose, derived_seed
-from shardmc.types import Engine, Frame, Located, Mode, Progress
+from shardmc.types import Engine, Frame, Gradients, Located, Mode, Progress
 
 _STEPS = 10
 _MUCH = 2.0
@@ -58,6 +58,7 @@ def append(
     sampler: str | Sampler | Auto = "auto",
     engine: Engine | None = None,
     check: bool = True,
+    certify: Certify | bool = True,
     precision: str = "auto",
     progress: Progress | None = None,
 ) -> Posterior:
@@ -87,7 +88,7 @@ def append(
         How many shards the new rows are split into; "auto" makes them about as large as the old ones.
     seed
         The seed of the new draws; by default one that follows from the posterior's own.
-    keep, sampler, engine, check, precision, progress
+    keep, sampler, engine, check, certify, precision, progress
         As in `fit`.
 
     Returns
@@ -105,6 +106,9 @@ def append(
     >>> bool(abs(both.draws["mu"].mean() - y.mean()) < 0.001)
     True
     """
+    certified = certify_options(certify, check)
+    if certified is not None and certified.rows < 1:
+        raise OptionError("append certifies with all rows: leave rows of shardmc.Certify at 1.")
     earlier = posterior if isinstance(posterior, Posterior) else load(Path(posterior))
     old_mode, seed = _known(earlier, seed)
     old_rows, precision, driver = earlier.plan.rows, asked_precision(precision), Driver(progress=progress)
@@ -127,7 +131,7 @@ def append(
         precision=precision,
         # The bar is `keep` times the largest share of all rows; the shares here are those of the new rows.
         keep=None if keep is None or count == 1 else keep / factor,
-        certify=certify_options(check and old_blocks is not None),
+        certify=certified if old_blocks is not None else None,
     )
     stages = (
         ChoosePrecision(near=Frame.at(old_mode.theta, growth * old_mode.curvature)),
@@ -320,9 +324,9 @@ def _score_of(parts: Sequence[Blocks]) -> Callable[[Job, State], Score]:
     def of(job: Job, state: State) -> Score:
         mode = known(state.located).mode
 
-        def score(points: np.ndarray) -> np.ndarray:
+        def score(points: np.ndarray) -> Gradients:
             total = sum(gradients(job.model, part, mode, points, job.engine) for part in parts)
-            return total - (len(parts) - 1) * prior_gradients(job.model, points)
+            return Gradients(total - (len(parts) - 1) * prior_gradients(job.model, points))
 
         return score
 

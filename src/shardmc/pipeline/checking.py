@@ -11,16 +11,28 @@ import numpy as np
 
 from shardmc.check import CHECKS, Evidence, Outcome, Score, ordered
 from shardmc.combine.pool import pooled_count
-from shardmc.locate import gradients, gradients_call
+from shardmc.locate import SampledGradients, gradients, gradients_call
 from shardmc.pipeline.stage import Checked, Job, Log, Stage, State, known
 from shardmc.posterior import ShardTable
 from shardmc.seeds import Purpose, generator
-from shardmc.types import Call
+from shardmc.types import Call, Gradients
 
 
 def score_of_blocks(job: Job, state: State) -> Score:
-    """Gradients of the log posterior of the state's own rows."""
-    return lambda points: gradients(job.model, state.blocks, known(state.located).mode, points, job.engine)
+    """Gradients of the log posterior of the state's own rows, or of a sample of them."""
+    if state.located is None:
+        return _no_score
+    mode, available = state.located.mode, state.blocks.num_shards
+    count = available if job.certify is None else job.certify.num_shards(available)
+    if count < available:
+        chosen = generator(job.seed, Purpose.SAMPLE_ROWS).choice(available, count, replace=False)
+        sample = sorted(map(int, chosen))
+        return SampledGradients(job.model, state.blocks, state.shards, mode, job.engine, sample)
+    return lambda points: Gradients(gradients(job.model, state.blocks, mode, points, job.engine))
+
+
+def _no_score(points: np.ndarray) -> Gradients:
+    raise AssertionError("Without a mode there is no certificate.")
 
 
 @final
@@ -50,11 +62,11 @@ class CheckDraws(Stage):
             certified.certificate,
             certified.certified_at,
         )
-        passes = 0.0 if certified.certified_at is None else float(len(certified.certified_at))
+        passes = 0.0 if certified.certified_at is None else _passes(job, state, len(certified.certified_at))
         return state.after(self, passes=passes, checked=checked)
 
     def programs(self, job: Job, state: State) -> Iterable[Call]:
-        if job.certify is not None and self.score is score_of_blocks:
+        if job.certify is not None and job.certify.rows == 1 and self.score is score_of_blocks:
             count = job.draws_per_shard
             if job.combiner.pools:
                 count = pooled_count(count, state.blocks.shares)
@@ -76,6 +88,12 @@ class CheckDraws(Stage):
             rng=generator(job.seed, Purpose.CERTIFY),
             certify=job.certify,
         )
+
+
+def _passes(job: Job, state: State, num_gradients: int) -> float:
+    """How often that many gradients evaluate all rows."""
+    count, available = known(job.certify).num_shards(state.blocks.num_shards), state.blocks.num_shards
+    return float(num_gradients) if count == available else 1 + num_gradients * count / available
 
 
 def _shard_table(state: State, evidence: Evidence, outcomes: Iterable[Outcome]) -> ShardTable:

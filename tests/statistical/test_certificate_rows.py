@@ -1,0 +1,107 @@
+"""A certificate whose gradients read a sample of the rows: unbiased, honest about its noise, and it finds wrong draws.
+
+The limits are five standard errors for 4 numbers each: a false alarm in about 400,000 runs.
+"""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shardmc
+from shardmc.check import Certify, certify_draws
+from shardmc.data import Partition, as_source
+from shardmc.engine import Local
+from shardmc.locate import SampledGradients, gradients, influential, locate
+from shardmc.model import Model
+
+DIM, SHARDS = 4, 40
+MODEL = Model(
+    lambda params, rows: rows[1] * (rows[0] @ params["b"]) - jnp.logaddexp(0.0, rows[0] @ params["b"]),
+    lambda params: -0.5 * jnp.sum(params["b"] ** 2) / 25,
+    {"b": DIM},
+)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(40_000), rng.normal(size=(40_000, DIM - 1))])
+    chance = 1 / (1 + np.exp(-x @ np.array([-2.5, 1.0, -0.5, 0.0])))
+    return x.astype(np.float32), (rng.random(40_000) < chance).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def located(rows):
+    blocks = as_source(rows).split(Partition(SHARDS), 0)
+    mode = locate(MODEL, blocks, Local())
+    kept = blocks.keep(influential(MODEL, blocks, mode, Local(), 0.1).positions)
+    points = mode.frame.to_theta(np.random.default_rng(1).normal(size=(100, DIM)))
+    return blocks, kept, mode, points
+
+
+def test_gradients_of_a_sample_are_within_their_noise_of_those_of_all_rows(located):
+    blocks, kept, mode, points = located
+    exact = gradients(MODEL, blocks, mode, points, Local()) @ mode.frame.basis
+    score = SampledGradients(MODEL, blocks, kept, mode, Local(), list(range(0, SHARDS, 4)))
+    found = score(points)
+    error = (found.values @ mode.frame.basis - exact).mean(axis=0)
+    se = np.linalg.norm((found.noise @ mode.frame.basis).mean(axis=1), axis=0)
+    assert (np.abs(error) < 5 * se + 1e-3).all()
+    assert (se < 0.05).all()
+    # Control: the same shards' own gradients, without the linear part of all rows, are twenty times as uncertain.
+    naive = np.std([gradient for gradient, _ in score._at_center], axis=0) / np.sqrt(len(score.sample))
+    assert (naive > 20 * se).all()
+
+
+def test_the_sample_of_all_shards_has_no_noise(located):
+    blocks, kept, mode, points = located
+    found = SampledGradients(MODEL, blocks, kept, mode, Local(), list(range(SHARDS)))(points)
+    exact = gradients(MODEL, blocks, mode, points, Local())
+    np.testing.assert_allclose(found.values @ mode.frame.basis, exact @ mode.frame.basis, atol=5e-3)
+    assert np.abs(found.noise).max() == 0
+
+
+def test_a_fit_certified_by_a_quarter_of_its_rows(rows):
+    options = Certify(rows=0.25)
+    posterior = shardmc.fit(MODEL, rows, shards=SHARDS, draws=4_000, certify=options)
+    assert posterior.certificate.verdict == "within"
+    assert posterior.passes["check"] == 1 + 0.25 * posterior.certificate.num_gradients
+    whole = shardmc.fit(MODEL, rows, shards=SHARDS, draws=4_000)
+    both = np.hypot(posterior.certificate.mean_measured_se, whole.certificate.mean_measured_se)
+    assert (np.abs(posterior.certificate.mean_error - whole.certificate.mean_error) < 5 * both + 0.01).all()
+
+
+@pytest.mark.parametrize(("shift", "stretch"), [(0.4, 1.0), (0.0, 1.35), (0.0, 0.7)])
+def test_wrong_draws_are_off(located, shift, stretch):
+    blocks, kept, mode, _ = located
+    score = SampledGradients(MODEL, blocks, kept, mode, Local(), list(range(0, SHARDS, 4)))
+    rng = np.random.default_rng(2)
+    draws = mode.frame.to_theta(shift + stretch * rng.normal(size=(8_000, DIM)))
+    certificate, _ = certify_draws(
+        MODEL.names, score, mode, draws, None, rng, lambda: np.full(DIM, 8_000.0), options=Certify(rows=0.25)
+    )
+    assert certificate.verdict == "off"
+
+
+def test_row_noise_widens_what_is_claimed(located):
+    blocks, kept, mode, _ = located
+    score = SampledGradients(MODEL, blocks, kept, mode, Local(), list(range(0, SHARDS, 4)))
+    draws = mode.frame.to_theta(np.random.default_rng(3).normal(size=(8_000, DIM)))
+
+    def certificate(of):
+        rng = np.random.default_rng(4)
+        return certify_draws(MODEL.names, of, mode, draws, None, rng, lambda: np.full(DIM, 8_000.0))[0]
+
+    silent, honest = certificate(lambda at: replace(score(at), noise=None)), certificate(score)
+    np.testing.assert_array_equal(silent.mean_error, honest.mean_error)
+    assert (honest.mean_measured_se > silent.mean_measured_se).all()
+    assert (honest.sd_measured_se > silent.sd_measured_se).all()
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(shardmc.errors.OptionError, match="part of all rows"):
+        Certify(rows=0)
+    with pytest.raises(shardmc.errors.OptionError, match="part of all rows"):
+        Certify(rows=2)

@@ -14,7 +14,7 @@ from shardmc.data.batch import Blocks, Rows
 from shardmc.engine.order import in_order
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
-from shardmc.types import Call, Engine, Frame, Mode
+from shardmc.types import Engine, Frame, Mode, ProgramCall
 
 
 def _cells() -> int:
@@ -61,8 +61,8 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     return total @ inverse
 
 
-def gradients_call(model: Model, blocks: Blocks, num_points: int) -> Call:
+def gradients_call(model: Model, blocks: Blocks, num_points: int) -> ProgramCall:
     """The call of the engine that `gradients` makes for this many points."""
     frame = DeviceFrame.of(Frame.identity(model.dim))
     points = jnp.asarray(np.zeros((num_points, model.dim)), jnp.result_type(float))
-    return Call(LikelihoodGradients(model), blocks, None, (frame, points))
+    return ProgramCall(LikelihoodGradients(model), blocks, None, (frame, points))

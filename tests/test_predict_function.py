@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import shardmc
-import shardmc.posterior.expected
+import shardmc.posterior.prediction
 from shardmc.errors import ModelError, OptionError, RunError
 
 
@@ -47,7 +47,7 @@ def test_mean_interval_and_draws_are_those_of_the_draws(posterior):
 
 def test_arrays_tables_and_files_in_pieces(posterior, tmp_path, monkeypatch):
     whole = posterior.predict(NEW, function=of_columns)
-    monkeypatch.setattr(shardmc.posterior.expected, "AT_ONCE", 7 * 400)
+    monkeypatch.setattr(shardmc.posterior.prediction, "AT_ONCE", 7 * 400)
     NEW.to_parquet(tmp_path / "new.parquet", row_group_size=11)
     NEW.to_csv(tmp_path / "new.csv", index=False)
     rows = np.stack([NEW["a"], NEW["b"]], axis=1)
@@ -88,9 +88,9 @@ def test_columns_that_are_numbers_in_another_form(posterior):
 
 
 def test_what_cannot_be_predicted(posterior, monkeypatch):
-    with pytest.raises(RunError, match=r"of a model without a formula, .* function=lambda params, rows"):
+    with pytest.raises(RunError, match=r"a model without a formula, .* function=lambda params, rows"):
         posterior.predict(NEW)
-    with pytest.raises(RunError, match="of a model without a formula"):
+    with pytest.raises(RunError, match="a model without a formula"):
         posterior.predictive_check(NEW)
     with pytest.raises(
         ModelError, match=r"returns shape \(\) for 50 rows; it must return one number per row"
@@ -102,6 +102,6 @@ def test_what_cannot_be_predicted(posterior, monkeypatch):
         posterior.predict(NEW, "response", function=of_columns)
     with pytest.raises(OptionError, match="interval must lie between 0 and 1"):
         posterior.predict(NEW, function=of_columns, interval=90)
-    monkeypatch.setattr(shardmc.posterior.expected, "MOST", 100)
-    with pytest.raises(OptionError, match="20,000 draws of expected responses do not fit in memory"):
+    monkeypatch.setattr(shardmc.posterior.prediction, "MOST", 100)
+    with pytest.raises(OptionError, match="20,000 predictions do not fit in memory"):
         posterior.predict(NEW, "draws", function=of_columns)

@@ -212,7 +212,7 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True)
-class Call:
+class ProgramCall:
     """The arguments of a call of `Engine.map`: which program, over which shards, with what."""
 
     program: Callable[..., Any]
@@ -241,6 +241,6 @@ class Engine(ABC):
         instead, and the other shards go on.
         """
 
-    def prepare(self, call: Call) -> Future[None] | None:
+    def prepare(self, call: ProgramCall) -> Future[None] | None:
         """Told that `map` will be called with arguments of these shapes; an engine may compile the program."""
         return None

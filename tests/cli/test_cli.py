@@ -63,7 +63,7 @@ def test_demo_writes_a_posterior_that_loads(tmp_path):
             "'consensus'",
         ),
         (("fit", "no-such.parquet", "y ~ x"), "no-such.parquet"),
-        (("fit", "rows.parquet", "y ~ x", "--certify-draws", "5"), "at least 20 draws are needed"),
+        (("fit", "rows.parquet", "y ~ x", "--certify-draws", "5"), "draws must be at least 20"),
         (("fit", "rows.parquet", "y ~ x", "--certify-sd", "2"), "the bound must lie between 0 and 0.5"),
         (("fit", "rows.csv", "y ~ z"), "'z'"),
         (("fit", "rows.csv", "y ~ x", "--family", "poison"), "'poisson'"),

@@ -15,7 +15,7 @@ from shardmc.engine import Dask, Local
 from shardmc.engine.local import default_batch, run_batch
 from shardmc.errors import OptionError
 from shardmc.model.precision import double_precision
-from shardmc.types import Call, Engine
+from shardmc.types import Engine, ProgramCall
 
 SIZES = (5, 9, 7, 9, 4, 8, 6)
 
@@ -274,7 +274,7 @@ def test_what_was_prepared_is_not_compiled_again():
     program, per_shard, shared = moments(), (np.ones(5, np.float32), np.arange(5)), {"slope": np.float32(2)}
     engine = Local()
     before = run_batch._cache_size()
-    engine.prepare(Call(program, blocks, per_shard, shared)).result()
+    engine.prepare(ProgramCall(program, blocks, per_shard, shared)).result()
     assert run_batch._cache_size() == before + 1
     prepared = dict(engine.map(program, blocks, per_shard, shared))
     assert run_batch._cache_size() == before + 1
@@ -292,7 +292,7 @@ def test_a_program_that_cannot_be_compiled_says_so_where_it_is_run():
     def broken(rows, weights, shard, shared):
         raise ValueError("no such program")
 
-    assert isinstance(Local().prepare(Call(broken, blocks, None, None)).exception(), ValueError)
+    assert isinstance(Local().prepare(ProgramCall(broken, blocks, None, None)).exception(), ValueError)
     with pytest.raises(ValueError, match="no such program"):
         list(Local().map(broken, blocks, None, None))
 
@@ -307,7 +307,7 @@ def test_preparing_computes_no_shard(engine):
         return jnp.sum(weights * rows["x"])
 
     before = run_batch._cache_size()
-    engine.prepare(Call(counted, blocks, np.arange(5), None)).result()
+    engine.prepare(ProgramCall(counted, blocks, np.arange(5), None)).result()
     jax.effects_barrier()
     assert seen == []
     list(engine.map(counted, blocks, np.arange(5), None))

@@ -19,7 +19,7 @@ from shardmc.data.batch import Batch, Blocks
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.errors import OptionError
 from shardmc.model.precision import Precision
-from shardmc.types import Call, Engine
+from shardmc.types import Engine, ProgramCall
 
 _MOST_ROWS = 1 << 22
 """Rows of shards side by side that keep an accelerator busy."""
@@ -120,7 +120,7 @@ class Local(Engine):
             # Not waiting lets an interruption through at once; what is finished has been yielded.
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def prepare(self, call: Call) -> Future[None] | None:
+    def prepare(self, call: ProgramCall) -> Future[None] | None:
         """Compile a program in the background, by a call that computes no shard."""
         program, blocks, per_shard = call.program, call.blocks, call.per_shard
         if not isinstance(blocks, ArrayBlocks):

@@ -21,7 +21,7 @@ from shardmc.glm.chunk import Kind as ColumnKind
 from shardmc.glm.design import Design, design_of
 from shardmc.glm.families import Statistic
 from shardmc.posterior import Posterior
-from shardmc.posterior.expected import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
+from shardmc.posterior.prediction import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
 from shardmc.seeds import Purpose, generator
 from shardmc.store.files import not_written
 

@@ -17,7 +17,7 @@ from shardmc.locate.expansion import Expansion, expand_likelihood, expand_prior
 from shardmc.locate.terms import SubposteriorTerms
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
-from shardmc.types import Call, Engine, Frame, Gradients, Mode
+from shardmc.types import Engine, Frame, Gradients, Mode, ProgramCall
 
 
 def _cells() -> int:
@@ -64,11 +64,11 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     return total @ inverse
 
 
-def gradients_call(model: Model, blocks: Blocks, num_points: int) -> Call:
+def gradients_call(model: Model, blocks: Blocks, num_points: int) -> ProgramCall:
     """The call of the engine that `gradients` makes for this many points."""
     frame = DeviceFrame.of(Frame.identity(model.dim))
     points = jnp.asarray(np.zeros((num_points, model.dim)), jnp.result_type(float))
-    return Call(LikelihoodGradients(model), blocks, None, (frame, points))
+    return ProgramCall(LikelihoodGradients(model), blocks, None, (frame, points))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 from shardmc.data.batch import Blocks, Rows
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
-from shardmc.types import Call, Engine, Frame, Mode
+from shardmc.types import Engine, Frame, Mode, ProgramCall
 
 KEEP = 0.2
 """A row is kept in every shard if its leverage exceeds this times the largest share."""
@@ -105,10 +105,10 @@ def influential(
     return Influential(_most_influential(positions, values, blocks.capacity))
 
 
-def influential_call(model: Model, blocks: Blocks, threshold: float = KEEP) -> Call:
+def influential_call(model: Model, blocks: Blocks, threshold: float = KEEP) -> ProgramCall:
     """The call of the engine that `influential` makes."""
     program, per_shard, shared = _task(model, blocks, Frame.identity(model.dim), threshold)
-    return Call(program, blocks, per_shard, shared)
+    return ProgramCall(program, blocks, per_shard, shared)
 
 
 def _task(

@@ -71,7 +71,7 @@ class LocatedShards:
         """Draws of every shard on the unconstrained scale, by the default sampler."""
         options = {"num_draws": num_draws, "seed": seed, "scaling": scaling}
         sampled = sample(self.model, self.blocks, self.located, Auto(), Local(), **options)
-        return sampled.draws()
+        return sampled.draws(self.blocks.shares)
 
 
 def mapped(draws: ShardDraws, function: Callable[[np.ndarray], np.ndarray]) -> ShardDraws:

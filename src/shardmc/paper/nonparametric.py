@@ -174,7 +174,8 @@ def _outcome(call: Call) -> _Outcome:
     def run(shards: int, draws: int, warmup: int, seed: int) -> ShardDraws:
         blocks = as_source(y).split(Partition(shards), seed)
         sampler = sticks.gibbs(warmup, 1)
-        return sample(_functional(60), blocks, None, sampler, Local(), num_draws=draws, seed=seed).draws()
+        sampled = sample(_functional(60), blocks, None, sampler, Local(), num_draws=draws, seed=seed)
+        return sampled.draws(blocks.shares)
 
     call.tell(0, 2)
     draws, warmup = call.choose((2_000, 400), (300, 150))

@@ -208,7 +208,7 @@ class JoinEarlierDraws(Stage):
             blocks=blocks,
             shards=blocks,
             located=located,
-            sampled=replace(sampled, chains=chains, shares=blocks.shares),
+            sampled=replace(sampled, chains=chains),
         )
 
 

@@ -15,7 +15,7 @@ from shardmc.locate import SampledGradients, gradients, gradients_call
 from shardmc.pipeline.stage import Checked, Job, Log, Stage, State, known
 from shardmc.posterior import ShardTable
 from shardmc.seeds import Purpose, generator
-from shardmc.types import Call, Gradients
+from shardmc.types import Gradients, ProgramCall
 
 
 def score_of_blocks(job: Job, state: State) -> Score:
@@ -65,7 +65,7 @@ class CheckDraws(Stage):
         passes = 0.0 if certified.certified_at is None else _passes(job, state, len(certified.certified_at))
         return state.after(self, passes=passes, checked=checked)
 
-    def programs(self, job: Job, state: State) -> Iterable[Call]:
+    def programs(self, job: Job, state: State) -> Iterable[ProgramCall]:
         if job.certify is not None and job.certify.rows == 1 and self.score is score_of_blocks:
             count = job.draws_per_shard
             if job.combiner.pools:

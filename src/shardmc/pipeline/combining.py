@@ -24,7 +24,8 @@ class Combine(Stage):
     def run(self, job: Job, state: State, log: Log) -> State:
         sampled, model, combiner = known(state.sampled), job.model, job.combiner
         notes = [*state.notes, *_failures(sampled)]
-        draws, good, rng = sampled.draws(), sampled.good, generator(job.seed, Purpose.COMBINE)
+        draws, good = sampled.draws(state.blocks.shares), sampled.good
+        rng = generator(job.seed, Purpose.COMBINE)
         if combiner.space == "unconstrained":
             settled = combiner.settled(
                 draws, lambda start, steps: newton_steps(model, state.blocks, start, steps, job.engine)

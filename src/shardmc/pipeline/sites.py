@@ -215,7 +215,7 @@ def combine_sites(
         elsewhere,
         elsewhere,
         located=located,
-        sampled=Sampled(tuple(site.chains for site in read), elsewhere.shares, "rescaled", passes=0.0),
+        sampled=Sampled(tuple(site.chains for site in read), "rescaled", passes=0.0),
         notes=notes,
     )
     driver = Driver()

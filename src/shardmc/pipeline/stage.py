@@ -16,7 +16,7 @@ from shardmc.locate import Choice
 from shardmc.model import Model
 from shardmc.posterior import ShardTable
 from shardmc.sample import Auto, Sampled, Sampler, ShardChains
-from shardmc.types import Call, Combiner, Engine, Finding, Located, Mode
+from shardmc.types import Combiner, Engine, Finding, Located, Mode, ProgramCall
 
 T = TypeVar("T")
 
@@ -126,7 +126,7 @@ class Stage(ABC):
     def run(self, job: Job, state: State, log: Log) -> State:
         """The state with what this stage finds."""
 
-    def programs(self, job: Job, state: State) -> Iterable[Call]:
+    def programs(self, job: Job, state: State) -> Iterable[ProgramCall]:
         """The programs that `run` will need, as far as their shapes are known; compiled while other stages run."""
         return ()
 

@@ -19,7 +19,7 @@ from shardmc.locate import (
 )
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
 from shardmc.sample import sample, sample_call
-from shardmc.types import Call, Frame, Located, Mode
+from shardmc.types import Frame, Located, Mode, ProgramCall
 
 
 @final
@@ -69,7 +69,7 @@ class KeepRows(Stage):
         shards = state.shards.keep(found.positions)
         return state.after(self, passes=found.passes, kept=found.positions, shards=shards)
 
-    def programs(self, job: Job, state: State) -> Iterable[Call]:
+    def programs(self, job: Job, state: State) -> Iterable[ProgramCall]:
         if job.keep is not None:
             yield influential_call(job.model, state.blocks, job.keep)
 
@@ -146,7 +146,7 @@ class SampleShards(Stage):
         )
         return state.after(self, passes=sampled.passes, sampled=sampled, notes=(*state.notes, *sampled.notes))
 
-    def programs(self, job: Job, state: State) -> Iterable[Call]:
+    def programs(self, job: Job, state: State) -> Iterable[ProgramCall]:
         if state.mode is not None and (job.keep is None or state.kept is not None):
             yield sample_call(
                 job.model, state.shards, job.sampler, job.draws_per_shard, job.combiner.scaling, job.engine

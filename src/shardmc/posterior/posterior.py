@@ -16,8 +16,8 @@ from shardmc.check.mixing import split_r_hat
 from shardmc.check.polishing import Polished
 from shardmc.errors import RunError
 from shardmc.names import shown, shown_text
-from shardmc.posterior.expected import expected
 from shardmc.posterior.plan import Plan, Regression
+from shardmc.posterior.prediction import predict_by
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
 from shardmc.types import Finding
 
@@ -191,7 +191,7 @@ class Posterior:
         """
         if function is None:
             return provided("predict")(self, rows, kind, interval=interval, draws=draws, seed=seed)
-        return expected(self, rows, function, kind, interval=interval, draws=draws)
+        return predict_by(self, rows, function, kind, interval=interval, draws=draws)
 
     def predictive_check(self, rows: Any, **options: Any) -> pd.DataFrame:
         """Observed responses of a sample of rows beside simulated ones; for posteriors of a formula."""

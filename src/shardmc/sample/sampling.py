@@ -19,7 +19,7 @@ from shardmc.sample.independence import Independence
 from shardmc.sample.sampler import Sampler
 from shardmc.seeds import Purpose
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Call, Engine, Frame, Located, Scaling, ShardDraws
+from shardmc.types import Engine, Frame, Located, ProgramCall, Scaling, ShardDraws
 
 LOW_ACCEPTANCE = 0.3
 """Below this acceptance the independence sampler is no longer the cheapest."""
@@ -58,7 +58,6 @@ class Sampled:
     """The result of sampling every shard."""
 
     chains: tuple[ShardChains, ...]  # one per shard
-    shares: np.ndarray
     scaling: Scaling
     passes: float
     notes: tuple[str, ...] = ()
@@ -68,11 +67,11 @@ class Sampled:
         """Shards that have draws."""
         return np.flatnonzero([not c.failure for c in self.chains])
 
-    def draws(self) -> ShardDraws:
+    def draws(self, shares: np.ndarray) -> ShardDraws:
         """The draws of these shards, with chains joined."""
         good = self.good
         values = [self.chains[i].theta.reshape(-1, self.chains[i].theta.shape[-1]) for i in good]
-        return ShardDraws.of(values, self.shares[good], self.scaling)
+        return ShardDraws.of(values, shares[good], self.scaling)
 
 
 @dataclass(frozen=True)
@@ -184,12 +183,12 @@ def sample(
         chains[shard] = result
         keep(shard, result)
     ordered = tuple(chains[i] for i in range(blocks.num_shards))
-    return Sampled(ordered, blocks.shares, scaling, job.passes, notes)
+    return Sampled(ordered, scaling, job.passes, notes)
 
 
 def sample_call(
     model: Model, blocks: Blocks, sampler: Sampler | Auto, num_draws: int, scaling: Scaling, engine: Engine
-) -> Call:
+) -> ProgramCall:
     """The first call of the engine that `sample` makes."""
     job = _Job(model, blocks, None, engine, num_draws, 0, scaling, None)
     return job.first_call(sampler.first if isinstance(sampler, Auto) else sampler)
@@ -242,12 +241,14 @@ class _Job:
             nothing = np.full((1, self.num_draws, self.model.dim), np.nan)
             yield shard, ShardChains(nothing, math.nan, 0, name, reason)
 
-    def first_call(self, sampler: Sampler) -> Call:
+    def first_call(self, sampler: Sampler) -> ProgramCall:
         """The first program that this sampler needs."""
         if sampler.tunes:
-            return Call(_TuneShard(self.model, sampler), self.blocks, self.per_shard, self._key(Purpose.TUNE))
+            return ProgramCall(
+                _TuneShard(self.model, sampler), self.blocks, self.per_shard, self._key(Purpose.TUNE)
+            )
         program = _SampleShard(self.model, sampler, self.num_draws)
-        return Call(program, self.blocks, self.per_shard, (self._key(Purpose.SAMPLE), ()))
+        return ProgramCall(program, self.blocks, self.per_shard, (self._key(Purpose.SAMPLE), ()))
 
     def _key(self, purpose: Purpose) -> jax.Array:
         return jax.random.fold_in(self.key, purpose)

@@ -1,4 +1,4 @@
-"""Predictions as draws, means and intervals of a function of parameters and rows, piece by piece."""
+"""Predictions by a function of parameters and rows: draws, means and intervals, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from shardmc.posterior.posterior import Posterior
 
 AT_ONCE = 1 << 22
-"""Draws times rows that are worked on at once."""
+"""Draws times rows that are computed at once."""
 MOST = 1 << 28
-"""Numbers that kind="draws" may return."""
+"""How many numbers kind="draws" may return."""
 
 
-def expected(
+def predict_by(
     posterior: Posterior,
     rows: Any,
     function: Callable[[Any, Any], Any],
@@ -36,10 +36,10 @@ def expected(
     interval: float = 0.95,
     draws: int = 1000,
 ) -> pd.DataFrame | np.ndarray:
-    """What a function of natural parameters and rows says about each row, over the posterior's draws.
+    """Evaluate a function of natural parameters and rows at every draw and row, and summarise it for each row.
 
-    The rows are arrays, a table or files, as in `fit`, and read piece by piece; a table's columns that are numbers
-    come to the function as a dict.
+    The rows are arrays, a table or files, as in `fit`. They are read a few at a time. The function gets a table as a
+    dict of the columns that are numbers.
     """
     import pandas as pd
 
@@ -80,7 +80,7 @@ def summarise(values: np.ndarray, kind: str, interval: float) -> dict[str, np.nd
 
 
 def evenly(posterior: Posterior, draws: int) -> np.ndarray:
-    """Positions of about that many of a posterior's draws, spread evenly over those that are whole."""
+    """Positions of about that many of a posterior's draws, evenly spread over those that are finite."""
     if draws < 1:
         raise OptionError(f"draws must be a positive whole number; {draws!r} was given.")
     whole = np.flatnonzero(np.isfinite(posterior.theta).all(axis=1))
@@ -93,15 +93,15 @@ def check_interval(interval: float) -> None:
 
 
 def refuse_too_many(needed: int) -> None:
-    """Draws of more rows than fit in memory."""
+    """Refuse predictions that do not fit in memory."""
     if needed > MOST:
         raise OptionError(
-            f"{needed:,} draws of expected responses do not fit in memory; ask for fewer (draws=), or for intervals."
+            f"{needed:,} predictions do not fit in memory; ask for fewer draws (draws=), or for intervals."
         )
 
 
 def _pieces(rows: Any, count: int) -> Iterator[Any]:
-    """The rows `count` at a time: arrays as they are, of a table its numbers as a dict of columns."""
+    """The rows, `count` at a time: arrays as they are, a table as a dict of its columns of numbers."""
     if isinstance(rows, np.ndarray | jax.Array | tuple | list | Mapping):
         for start in range(0, num_rows(rows), count):
             yield jax.tree.map(lambda leaf, start=start: leaf[start : start + count], rows)

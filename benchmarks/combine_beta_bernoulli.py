@@ -17,7 +17,7 @@ import numpy as np
 from provenance import header, publish, table
 from scipy import stats
 
-from shardmc.combine import Recenter, combiner
+from shardmc.combine import Recenter, named_combiner
 from shardmc.combine.distance import marginal_l2, noise_floor
 from shardmc.types import Combiner, Located, Mode, ShardDraws
 
@@ -28,7 +28,7 @@ METHODS: dict[str, Combiner] = {
     "algorithm-1": Recenter.algorithm_1(),
     "swiss": Recenter.swiss(),
     **{
-        name: combiner(name)
+        name: named_combiner(name)
         for name in (
             "consensus",
             "product",
@@ -95,7 +95,7 @@ def on_log_odds(successes: np.ndarray, rows: int, num_draws: int, seed: int) -> 
     else:
         found["recenter, influential rows kept"] = found["recenter"]
     found |= {name: method(shards[method.scaling], None, rng).values for name, method in METHODS.items()}
-    laplace = combiner("laplace")(shards["rescaled"], where, rng)
+    laplace = named_combiner("laplace")(shards["rescaled"], where, rng)
     return {name: natural(values) for name, values in (found | {"laplace": laplace.values}).items()}
 
 

@@ -16,7 +16,7 @@ import time
 import numpy as np
 from provenance import header, publish, table
 
-from shardmc.combine import COMBINERS, combiner
+from shardmc.combine import COMBINERS, named_combiner
 from shardmc.types import Located, Mode, ShardDraws
 
 SLOW = ("nonparametric-product", "semiparametric-product", "empirical-wasserstein")
@@ -38,7 +38,7 @@ def shards(num_shards: int, num_draws: int, dim: int, scaling) -> tuple[ShardDra
 
 def measure(name: str, num_shards: int, num_draws: int, dim: int) -> tuple[int, float, float, float]:
     """Number of draws out, seconds of the first and of the best call, MiB beyond the draws."""
-    method = combiner(name)
+    method = named_combiner(name)
     draws, located = shards(num_shards, num_draws, dim, method.scaling)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = []

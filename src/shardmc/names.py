@@ -1,4 +1,4 @@
-"""Names that users choose: how they are shown, and how they are kept in files, each so that no two become alike."""
+"""Names that users choose: how they are shown and stored, so that different names stay different."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 
-# What a terminal obeys instead of showing it, what turns the direction of text, and what XML and UTF-8 cannot hold.
+# Terminal control characters, characters that change the direction of text, and what XML and UTF-8 cannot hold.
 _HIDDEN = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff"
 _CONTROL = re.compile(f"[{_HIDDEN}]")
 _IN_TEXT = re.compile(f"(?![\t\n\r])[{_HIDDEN}]")
@@ -25,9 +25,9 @@ _COORDINATE = re.compile(r"(?P<name>.*)~(?P<index>0|[1-9]\d*)", re.DOTALL)
 
 
 def shown(name: str) -> str:
-    r"""A name as it can be shown: control characters and the like are written as escapes.
+    r"""A name for display, with control characters written as escapes.
 
-    Different names stay different: one that reads like an escape has its backslashes doubled.
+    Different names stay different: in a name that looks like an escape, backslashes are doubled.
 
     >>> shown("a\x1b[31m"), shown("α/β"), shown(r"\xi"), shown(r"\x1b")
     ('a\\x1b[31m', 'α/β', '\\xi', '\\\\x1b')
@@ -38,7 +38,7 @@ def shown(name: str) -> str:
 
 
 def shown_text(text: str) -> str:
-    """A sentence or page that names may be part of, without what a terminal would obey; line breaks and tabs stay.
+    """A text for display, with control characters written as escapes. Line breaks and tabs stay.
 
     >>> shown_text("Column \\x1b[2J\\nhas no rows.")
     'Column \\\\x1b[2J\\nhas no rows.'
@@ -52,17 +52,18 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def stored(name: str) -> str:
-    """The name that a parameter has as a variable in a file; `original` gives back all but very long ones.
+    """The name of a parameter as a variable in a file. `original` reverses it, except for very long names.
 
-    A slash would be a path, control characters are refused, "chain", "draw" and "x_dim_0" are names of dimensions.
-    Such characters, or one of such a name, become %XX as in a URL; a % that reads like that becomes %25.
+    A slash would be a path, control characters are not allowed, and "chain", "draw" and "x_dim_0" are names of
+    dimensions. Such characters, or one character of such a name, become %XX as in a URL. A % that looks like that
+    becomes %25.
 
     >>> stored("beta"), stored("a/b"), stored("a÷b"), stored("chain"), stored("50%"), stored("%2F")
     ('beta', 'a%2Fb', 'a÷b', '%63hain', '50%', '%252F')
     """
     kept = _PERCENT.sub("%25", name)
     kept = _CONTROL.sub(_percent, kept).replace("/", "%2F")
-    if unicodedata.normalize("NFC", kept) != kept:  # netCDF takes names that look the same for the same
+    if unicodedata.normalize("NFC", kept) != kept:  # netCDF treats names that look the same as equal
         kept = "".join(c if c.isascii() else _quote(c) for c in kept)
     kept = _OUTER.sub(_percent, kept)
     kept = _DIMENSION.sub(_percent, kept)
@@ -70,7 +71,7 @@ def stored(name: str) -> str:
         kept = _quote(kept[0]) + kept[1:]
     if len(kept.encode()) <= _LONGEST:
         return kept or _EMPTY
-    # A %7E comes from nowhere else, so that no other name can become this one.
+    # %7E appears nowhere else, so no other name becomes this one.
     start = kept.encode()[: _LONGEST // 2].decode(errors="ignore")
     return f"{start}%7E{hashlib.sha256(kept.encode()).hexdigest()[:32]}"
 
@@ -99,17 +100,17 @@ def _quote(text: str) -> str:
 def clash(
     shapes: Mapping[str, tuple[int, ...]], opaque: Mapping[str, int] | None = None
 ) -> tuple[str, str] | None:
-    """Two names of which one is the label of an entry of the other: `a[0]` beside a vector `a`; None without any.
+    """Two names of which one is the label of an entry of the other, such as `a[0]` and a vector `a`, or None.
 
-    Labels of entries are "a[0]", "a[1,2]"; coordinates of a parameter whose entries are not free are "a~0". Only a
-    single number can be named like an entry: every other label has one more bracket.
+    Labels of entries are "a[0]", "a[1,2]". Coordinates of a parameter whose entries are not free are "a~0". Only a
+    scalar can have the name of an entry: every other label has one more bracket.
 
     Parameters
     ----------
     shapes
         Name -> shape.
     opaque
-        Names of parameters with coordinates of their own -> how many.
+        Names of parameters with their own coordinates -> how many.
 
     Examples
     --------
@@ -128,7 +129,7 @@ def clash(
 
 
 def quoted_where_taken(names: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
-    """Names in backticks, as formulas quote them, where something else has the same.
+    """Names in backticks, as in formulas, where something else has the same name.
 
     >>> quoted_where_taken(["x", "Intercept"], ["Intercept"])
     ('x', '`Intercept`')

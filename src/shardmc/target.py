@@ -20,7 +20,7 @@ _LEAST_ROWS = 1024
 
 
 def _cells() -> int:
-    """Points times rows that are evaluated together: what a cache holds, or what fills an accelerator."""
+    """Points times rows that are evaluated together: enough to fill a cache or an accelerator."""
     return 1 << (20 if jax.default_backend() == "cpu" else 27)
 
 
@@ -45,8 +45,8 @@ class DeviceFrame:
 class Target(Generic[D]):
     """power * (log prior + sum_j w_j l_j) at theta = center + basis u, less its value at u = 0.
 
-    Row by row the difference l_j(theta) - l_j(center) is summed instead of l_j, so that in float32 the sum keeps
-    its precision however many rows there are. `power` is 1 for the rescaled subposterior and the shard's share for
+    The sum is over differences l_j(theta) - l_j(center), row by row, so that in float32 it keeps its precision for
+    any number of rows. `power` is 1 for the rescaled subposterior and the shard's share for
     the fractional one.
     """
 
@@ -78,7 +78,7 @@ class Target(Generic[D]):
         most_rows = max(_LEAST_ROWS, _cells() // most_points)
         if num_points <= most_points and num_rows <= most_rows:
             return jax.vmap(self.log_density)(u)
-        # Blocks of equal size, so that the last one repeats few rows of the one before it.
+        # Blocks of equal size, so that the last one repeats few rows of the one before.
         block = math.ceil(num_rows / math.ceil(num_rows / most_rows))
 
         def some(u: jax.Array) -> jax.Array:
@@ -97,13 +97,13 @@ class Target(Generic[D]):
         num_rows = self.weights.shape[0]
 
         def add(total: jax.Array, first: jax.Array) -> tuple[jax.Array, None]:
-            # The last block is moved back to end with the rows; what it repeats weighs nothing.
+            # The last block is moved back to end with the rows. Repeated rows have weight 0.
             start = jnp.minimum(first, num_rows - block)
             rows, weights, reference = jax.tree.map(
                 lambda a: lax.dynamic_slice_in_dim(a, start, block), (self.rows, self.weights, self.reference)
             )
             weights = jnp.where(start + jnp.arange(block) >= first, weights, 0)
-            # Materialised, the block meets XLA's fused matrix kernels; as a lazy slice it would not.
+            # Materialised, the block uses XLA's fused matrix kernels. A lazy slice would not.
             rows, weights, reference = lax.optimization_barrier((rows, weights, reference))
             gain = jax.vmap(lambda t: jnp.sum(weights * (self.model.log_likelihood(t, rows) - reference)))
             return total + gain(theta), None

@@ -1,4 +1,4 @@
-"""The values that travel between the verbs: frames, modes, draws, combinations, findings."""
+"""The values that pass between the stages: frames, modes, draws, combinations, findings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from shardmc.errors import OptionError
 
+T = TypeVar("T")
+
 Scaling = Literal["rescaled", "fractional"]
-"""Which subposterior of a shard: its likelihood raised to that of all rows, or its share of the posterior."""
+"""Which subposterior of a shard: its likelihood rescaled to all rows, or its share of the posterior."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ class Mode:
     decrement: float
     """Newton decrement sqrt(g^T H^-1 g): the error of the mode in posterior standard deviations."""
     passes: float
-    """How often all rows were read to find it."""
+    """How many passes over all rows it took."""
     shard_starts: np.ndarray | None = field(default=None, repr=False, compare=False)
-    """Where one Newton step leads the rescaled subposterior of each shard, (shard, dim), if that is known."""
+    """The end of one Newton step on the rescaled subposterior of each shard, (shard, dim), if it is known."""
 
     @cached_property
     def frame(self) -> Frame:
@@ -86,14 +88,14 @@ class Located:
     decrements: np.ndarray  # (shard,)
     found: np.ndarray  # (shard,) bool: converged to a mode with positive definite curvature
     passes: float = 0.0
-    """How often all rows were read to find the shards' modes."""
+    """How many passes over all rows the shards' modes took."""
 
     @property
     def num_shards(self) -> int:
         return len(self.shares)
 
     def subset(self, shards: np.ndarray) -> Located:
-        """The same for some shards only; their shares are scaled to sum to 1."""
+        """The same for some shards. Their shares are scaled to sum to 1."""
         shares = self.shares[shards]
         return Located(
             self.mode,
@@ -107,7 +109,7 @@ class Located:
 
 @dataclass(frozen=True)
 class ShardDraws:
-    """Draws of every shard's subposterior on the unconstrained scale; shards may differ in their number."""
+    """Draws of every shard's subposterior on the unconstrained scale. Shards may have different numbers of draws."""
 
     values: tuple[np.ndarray, ...]  # one (draw, dim) float64 array per shard
     shares: np.ndarray  # (shard,), sums to 1
@@ -119,14 +121,14 @@ class ShardDraws:
         shares: np.ndarray | None = None,
         scaling: Scaling = "rescaled",
     ) -> ShardDraws:
-        """Draws from arrays of shape (draw, dim), one per shard; equal shares unless they are given."""
+        """Draws from arrays of shape (draw, dim), one per shard. Shares are equal by default."""
         arrays = tuple(np.asarray(v, dtype=np.float64) for v in values)
         if not arrays:
             raise OptionError("There are no shards to combine.")
         for shard, array in enumerate(arrays):
             if array.ndim != 2:
                 raise OptionError(
-                    f"Draws of shard {shard} have shape {array.shape}; (draw, dim) is needed, also when dim is 1."
+                    f"Draws of shard {shard} have shape {array.shape}; the shape must be (draw, dim), also if dim is 1."
                 )
             if array.shape[1] != arrays[0].shape[1]:
                 raise OptionError(
@@ -168,10 +170,10 @@ class ShardDraws:
 
 @dataclass(frozen=True)
 class Combined:
-    """Draws of the full posterior that a combiner made, and what the user should know about them."""
+    """Draws of the full posterior from a combiner, with notes for the user."""
 
     values: np.ndarray  # (draw, dim)
-    shard: np.ndarray | None = None  # (draw,) the shard each draw came from, where that makes sense
+    shard: np.ndarray | None = None  # (draw,) the shard each draw came from, if it came from one
     notes: tuple[str, ...] = ()
 
 
@@ -179,14 +181,14 @@ class Combiner(ABC):
     """Turns shards' draws (and modes) into draws of the full posterior. Pure: arrays in, arrays out."""
 
     scaling: Scaling = "rescaled"
-    """The subposteriors whose draws it takes."""
+    """The kind of subposteriors that it combines."""
     pools: bool = True
     """Whether each output draw comes from one shard, so that T draws of K shards make about K T draws."""
     space: Literal["unconstrained", "natural"] = "unconstrained"
-    """The scale of the parameters on which it works."""
+    """The scale of the parameters that it works on."""
 
     def settled(self, draws: ShardDraws, newton: Callable[[np.ndarray, int], np.ndarray]) -> Combiner:
-        """The combiner with what it must ask the rows: `newton(start, steps)` climbs the posterior of all rows."""
+        """The combiner after it has used the rows: `newton(start, steps)` takes Newton steps on the full posterior."""
         return self
 
     @abstractmethod
@@ -196,7 +198,7 @@ class Combiner(ABC):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing a check found: how grave it is, what it is, what to do about it, with the numbers behind it."""
+    """One thing a check found: how serious it is, what it is, what to do about it, and the numbers behind it."""
 
     level: Literal["note", "warning", "error"]
     check: str
@@ -206,7 +208,7 @@ class Finding:
 
 
 class Progress(Protocol):
-    """Where a verb says how far it is: `total` steps of a named stage, `done` of them finished."""
+    """Reports progress: `done` of `total` steps of a named stage are finished."""
 
     def __call__(self, stage: str, done: int, total: int) -> None: ...
 
@@ -227,14 +229,14 @@ class Engine(ABC):
     @abstractmethod
     def map(
         self,
-        program: Callable[..., Any],
+        program: Callable[[Any, Any, Any, Any], T],
         blocks: Any,
         per_shard: Any,
         shared: Any,
         shards: Sequence[int] | None = None,
         on_done: Callable[[int], None] | None = None,
         on_failure: Callable[[int, str], None] | None = None,
-    ) -> Iterator[tuple[int, Any]]:
+    ) -> Iterator[tuple[int, T]]:
         """Yield (shard, program(rows, weights, per_shard[shard], shared)) for the shards named, or all.
 
         A shard that cannot be computed is an error. With `on_failure`, that is called with the shard and the reason

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardmc.combine import COMBINERS, combiner
+from shardmc.combine import COMBINERS, named_combiner
 from shardmc.types import Located, Mode, ShardDraws
 
 DIM, SHARDS = 3, 5
@@ -57,7 +57,7 @@ EQUIVARIANT = [
 @pytest.mark.parametrize("with_modes", [True, False])
 @pytest.mark.parametrize("name", EQUIVARIANT)
 def test_transforming_and_combining_commute(name, with_modes):
-    made = combiner(name)
+    made = named_combiner(name)
     draws, located = shards(made.scaling)
     rng = np.random.default_rng(8)
     matrix, shift = rng.normal(size=(DIM, DIM)) + 2 * np.eye(DIM), rng.normal(size=DIM)
@@ -75,8 +75,8 @@ def test_the_moments_of_the_parametric_product_commute_with_any_linear_map():
     draws = replace(draws, values=tuple(np.repeat(v, 50, axis=0) for v in draws.values))
     matrix = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, -1.0], [3.0, 0.0, 1.0]])
     moved, _ = transformed(draws, located, matrix, np.zeros(DIM))
-    before = combiner("product")(draws, None, np.random.default_rng(1)).values @ matrix.T
-    after = combiner("product")(moved, None, np.random.default_rng(1)).values
+    before = named_combiner("product")(draws, None, np.random.default_rng(1)).values @ matrix.T
+    after = named_combiner("product")(moved, None, np.random.default_rng(1)).values
     # 10,000 draws: sd of a mean 0.01 sds, of a covariance 0.014.
     sd = before.std(axis=0)
     assert (np.abs(before.mean(axis=0) - after.mean(axis=0)) < 0.08 * sd).all()
@@ -86,7 +86,7 @@ def test_the_moments_of_the_parametric_product_commute_with_any_linear_map():
 @pytest.mark.parametrize("with_modes", [True, False])
 @pytest.mark.parametrize("name", ["recenter", "algorithm-1", "swiss", "wasserstein", "pie", "mposterior"])
 def test_the_order_of_the_shards_does_not_matter_to_methods_that_pool(name, with_modes):
-    made = combiner(name)
+    made = named_combiner(name)
     draws, located = shards(made.scaling)
     order = np.array([3, 0, 4, 2, 1])
     shuffled, shuffled_located = reordered(draws, located, order)
@@ -104,7 +104,7 @@ def test_the_order_of_the_shards_does_not_matter_to_methods_that_pool(name, with
     "options", [{"weights": "full"}, {"weights": "diagonal"}, {"weights": "uniform"}, None]
 )
 def test_the_order_of_the_shards_does_not_matter_to_consensus_and_the_parametric_product(options):
-    made = combiner("product") if options is None else combiner("consensus", **options)
+    made = named_combiner("product") if options is None else named_combiner("consensus", **options)
     draws, located = shards("fractional")
     shuffled, _ = reordered(draws, located, np.array([3, 0, 4, 2, 1]))
     before = made(draws, None, np.random.default_rng(0)).values

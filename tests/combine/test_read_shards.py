@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 from shardmc.combine import combine
-from shardmc.combine.layout import Layout, from_columns
+from shardmc.combine.named import Layout, from_columns
 from shardmc.combine.read import read_draws, read_shards
 from shardmc.errors import OptionError, RunError
 
@@ -122,7 +122,7 @@ def test_parameters_in_another_order_are_put_in_the_first_shards(tmp_path: Path)
     [
         (np.zeros(5), "must be"),
         ([], "no shards"),
-        ("shard.nc", "list with an entry per shard"),
+        ("shard.nc", "list with one entry per shard"),
         (["nothing.nc"], "There is no file"),
         ([{"a": np.zeros(3)}, {"b": np.zeros(3)}], "Shard 1 and shard 0 have different parameters"),
         ([{"a": np.zeros((3, 2))}, {"a": np.zeros(3)}], r"shape \(\) in shard 1 and \(2,\) in shard 0"),

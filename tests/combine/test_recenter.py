@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardmc.combine import Recenter, combiner
+from shardmc.combine import Recenter, named_combiner
 from shardmc.combine.moments import transport
 from shardmc.errors import OptionError
 from shardmc.types import Located, Mode, ShardDraws
@@ -178,7 +178,7 @@ def test_on_the_natural_scale_modes_are_not_used(draws, located):
 )
 def test_unknown_options_are_refused(option):
     with pytest.raises(OptionError, match="Valid:"):
-        combiner("recenter", **option)
+        named_combiner("recenter", **option)
 
 
 def test_transport_takes_one_covariance_to_the_other_and_commutes_with_linear_maps():

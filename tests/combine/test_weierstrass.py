@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shardmc.combine import Weierstrass, combiner
+from shardmc.combine import Weierstrass, named_combiner
 from shardmc.errors import OptionError
 from shardmc.types import ShardDraws
 
@@ -24,7 +24,7 @@ def test_a_smaller_accept_comes_closer_to_a_skewed_product(kernel):
         gap(Weierstrass(kernel, a)(draws, None, np.random.default_rng(1)).values, target)
         for a in (1, 0.2, 0.02)
     ]
-    consensus = gap(combiner("consensus")(draws, None, np.random.default_rng(1)).values, target)
+    consensus = gap(named_combiner("consensus")(draws, None, np.random.default_rng(1)).values, target)
     assert gaps[0] == pytest.approx(consensus, abs=0.03)
     assert gaps[2] < gaps[1] < gaps[0]
     assert gaps[2] < 0.06

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from shardmc.combine import COMBINERS, combiner
+from shardmc.combine import COMBINERS, named_combiner
 from shardmc.errors import OptionError
 from shardmc.types import Combined, Combiner, Located, Mode, ShardDraws
 
@@ -18,7 +18,7 @@ SMALL = {"empirical-wasserstein": {"points": 20}}
 
 
 def make(name: str) -> Combiner:
-    return combiner(name, **SMALL.get(name, {}))
+    return named_combiner(name, **SMALL.get(name, {}))
 
 
 def gaussian_shards(name: str, dim: int, lengths: list[int], shares=None) -> tuple[ShardDraws, Located]:
@@ -98,12 +98,12 @@ def test_a_combiner_is_a_frozen_value_that_says_what_it_takes(name):
     assert one.space in ("unconstrained", "natural")
     assert isinstance(one.pools, bool)
     with pytest.raises(OptionError, match="wrong_option"):
-        combiner(name, wrong_option=1)
+        named_combiner(name, wrong_option=1)
 
 
 def test_an_unknown_name_lists_the_valid_ones():
     with pytest.raises(OptionError, match=r"Did you mean 'consensus'\? Valid: algorithm-1, consensus"):
-        combiner("consensuss")
+        named_combiner("consensuss")
 
 
 PRECISION_WEIGHTED = {

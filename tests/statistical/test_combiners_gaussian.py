@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shardmc.combine import MPosterior, Product, Recenter, Wasserstein, Weierstrass, combiner
+from shardmc.combine import MPosterior, Product, Recenter, Wasserstein, Weierstrass, named_combiner
 from shardmc.types import Located, Mode, Scaling, ShardDraws
 
 LEVEL = 5e-10
@@ -158,10 +158,10 @@ def test_recenter_and_laplace_are_exact(dim, num_shards):
     problem = gaussian(dim, num_shards)
     draws, rng = problem.draws("rescaled", NUM_DRAWS, 1), np.random.default_rng(1)
     errors = Errors(problem, NUM_DRAWS * num_shards, weights=False)
-    assert failures(combiner("recenter")(draws, problem.located, rng).values, errors) == []
-    assert failures(combiner("laplace")(draws, problem.located, rng).values, errors) == []
+    assert failures(named_combiner("recenter")(draws, problem.located, rng).values, errors) == []
+    assert failures(named_combiner("laplace")(draws, problem.located, rng).values, errors) == []
     errors = Errors(problem, np.inf, weights=True)
-    assert failures(combiner("swiss")(draws, None, rng).values, errors) == []
+    assert failures(named_combiner("swiss")(draws, None, rng).values, errors) == []
 
 
 def variance_weights(draws: ShardDraws) -> np.ndarray:
@@ -179,8 +179,8 @@ def test_consensus_and_parametric_product_are_exact_and_variance_weights_are_not
     draws, rng = problem.draws("fractional", NUM_DRAWS, 2), np.random.default_rng(2)
     # The shards' means are part of the draws that come out of Consensus: counted twice, this only widens the bound.
     errors = Errors(problem, NUM_DRAWS, weights=True)
-    assert failures(combiner("consensus")(draws, None, rng).values, errors) == []
-    assert failures(combiner("product")(draws, None, rng).values, errors) == []
+    assert failures(named_combiner("consensus")(draws, None, rng).values, errors) == []
+    assert failures(named_combiner("product")(draws, None, rng).values, errors) == []
     assert failures(variance_weights(draws), errors) != []
 
 
@@ -190,12 +190,12 @@ def test_methods_that_average_the_shards_are_exact_where_these_differ_only_by_lo
     draws, rng = problem.draws("rescaled", NUM_DRAWS, 3), np.random.default_rng(3)
     errors = Errors(problem, NUM_DRAWS * num_shards, weights=False)
     for name in ("algorithm-1", "wasserstein"):
-        made = Recenter("mean", "none") if name == "algorithm-1" else combiner(name)
+        made = Recenter("mean", "none") if name == "algorithm-1" else named_combiner(name)
         assert failures(made(draws, None, rng).values, errors) == [], name
     # PIE is about marginals: standardise each coordinate by the truth.
     covariance = np.linalg.inv(problem.precision)
     marginal = replace(problem, precision=np.diag(1 / np.diag(covariance)))
-    values = combiner("pie")(draws, None, rng).values
+    values = named_combiner("pie")(draws, None, rng).values
     bound = stats.norm.isf(LEVEL / 2)
     z = marginal.whiten(values)
     assert np.abs(z.mean(axis=0)).max() * np.sqrt(NUM_DRAWS * num_shards) < bound
@@ -222,7 +222,7 @@ def test_known_biases(dim, num_shards):
     # Shards of other widths make the tails of the mixture heavier than normal, hence half the degrees of freedom.
     assert outside(w @ np.atleast_2d(np.cov(z.T)) @ w, NUM_DRAWS * num_shards / 2, "variance") == []
     # PIE: the marginal sd is the average of the shards' sds.
-    pie = combiner("pie")(draws, None, rng).values.std(axis=0)
+    pie = named_combiner("pie")(draws, None, rng).values.std(axis=0)
     expected = np.sqrt(np.einsum("ijj->ij", covariances)).mean(axis=0)
     for ratio in (pie / expected)[:4] ** 2:
         assert outside(ratio, NUM_DRAWS * num_shards / 2, "variance") == []
@@ -329,7 +329,7 @@ def test_kernel_products_of_many_shards_whose_draws_reach_the_posterior(dim, kin
 def test_kernel_products_say_that_they_know_little_in_many_dimensions(dim, num_shards, kind):
     draws = gaussian(dim, num_shards).draws("fractional", 1000, 6)
     notes = Product(kind=kind)(draws, None, np.random.default_rng(6)).notes
-    assert any("agree too little" in note for note in notes)
+    assert any("overlap too little" in note for note in notes)
 
 
 def test_the_empirical_barycentre_is_exact_in_one_dimension_and_says_that_it_shrinks_in_many():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ Score = Callable[[np.ndarray], Gradients]
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What a check may look at."""
+    """What a check may use."""
 
     names: Sequence[str]
     chains: Sequence[np.ndarray]  # one (chain, draw, dim) array per shard, before combining
@@ -26,7 +26,7 @@ class Evidence:
     divergences: np.ndarray  # (shard,)
     sizes: np.ndarray  # (shard,) rows
     located: Located | None
-    theta: np.ndarray  # (draw, dim) combined draws; NaN rows where a draw left the support
+    theta: np.ndarray  # (draw, dim) combined draws; NaN rows for draws outside the support
     shard: np.ndarray | None  # (draw,) the shard each of them came from
     score: Score
     effective: Callable[[], np.ndarray]
@@ -54,12 +54,28 @@ class Check(ABC):
     name: ClassVar[str]
     """`Finding.check` of its findings."""
     reads_rows: ClassVar[bool] = False
-    """Whether it asks for gradients. Checks that do not run meanwhile, in another thread."""
+    """Whether it needs gradients. Checks that do not need them run at the same time, in another thread."""
 
     def applies(self, evidence: Evidence) -> bool:
-        """Whether there is anything to look at."""
+        """Whether there is anything to check."""
         return True
 
     @abstractmethod
     def __call__(self, evidence: Evidence) -> Outcome:
-        """Look at the evidence."""
+        """Check the evidence."""
+
+
+_LEVELS = {"error": 0, "warning": 1, "note": 2}
+_CHECKS = {"certificate": 0, "agreement": 1, "chains": 2}
+
+
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors, then warnings, then notes. Within a level: certificate, shard agreement, chains, the rest.
+
+    Examples
+    --------
+    >>> found = [Finding("note", "chains", "c"), Finding("error", "chains", "b"), Finding("error", "certificate", "a")]
+    >>> [finding.message for finding in ordered(found)]
+    ['a', 'b', 'c']
+    """
+    return sorted(findings, key=lambda f: (_LEVELS[f.level], _CHECKS.get(f.check, len(_CHECKS))))

@@ -1,14 +1,13 @@
 """Combiners: from the shards' draws to draws of the full posterior."""
 
-from shardmc.combine.combine import combine
-from shardmc.combine.compare import Comparison, compare
+from shardmc.combine.combining import COMBINERS, combine, named_combiner
+from shardmc.combine.comparison import Comparison, compare
 from shardmc.combine.consensus import Consensus
 from shardmc.combine.laplace import Laplace
 from shardmc.combine.mposterior import MPosterior
+from shardmc.combine.named import CombinedDraws
 from shardmc.combine.product import Product
 from shardmc.combine.recenter import Recenter
-from shardmc.combine.registry import COMBINERS, combiner
-from shardmc.combine.result import CombinedDraws
 from shardmc.combine.wasserstein import Wasserstein
 from shardmc.combine.weierstrass import Weierstrass
 
@@ -24,6 +23,6 @@ __all__ = [
     "Wasserstein",
     "Weierstrass",
     "combine",
-    "combiner",
     "compare",
+    "named_combiner",
 ]

@@ -20,8 +20,8 @@ Weights = Literal["full", "diagonal", "uniform"]
 class Consensus(Combiner):
     """Precision-weighted average of one draw from every shard (Scott et al. 2016).
 
-    theta^t = (sum_i P_i)^-1 sum_i P_i theta_i^t, exact where the subposteriors are normal. As many draws come
-    out as the longest shard has; a shorter shard's draws are used in turn again.
+    theta^t = (sum_i P_i)^-1 sum_i P_i theta_i^t, exact if the subposteriors are normal. There are as many combined
+    draws as the longest shard has. The draws of a shorter shard are used again in turn.
 
     Parameters
     ----------
@@ -29,10 +29,10 @@ class Consensus(Combiner):
         P_i: "full", the inverse covariance of the shard's draws; "diagonal", the inverse variances;
         "uniform", the share of the shard.
     shuffle
-        Pair draws at random, not by their index. Shards sampled independently do not need it.
+        Whether to pair draws at random, not by index. Shards that were sampled independently do not need it.
     small_sample
-        Undo the narrowing by about 1 - (1 - 1/K) (dim + 1) / T that comes from weights estimated from T
-        draws.
+        Whether to undo the narrowing by about 1 - (1 - 1/K) (dim + 1) / T that comes from weights estimated from
+        T draws.
     subsampled
         One (draw, dim) array per shard: draws of the subposterior given a random `fraction` f of the shard's
         rows. The combined draws are then shifted by f / (1 - f) (m - m_f), with m and m_f the means of the

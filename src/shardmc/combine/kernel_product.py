@@ -81,7 +81,7 @@ class KernelProduct:
         """Draws (draw, dim) by importance resampling, and the number of independent draws they are worth.
 
         Points are proposed from a Student t with the given moments, then from one with the moments of the
-        points that those weigh, where these are enough to tell.
+        weighted points, if there are enough of them.
         """
         dim = len(mean)
         points, weights = self._propose(mean, covariance, min(PILOT, num_draws), rng)

@@ -10,13 +10,13 @@ import numpy as np
 from shardmc.types import Combined, ShardDraws
 
 SINGULAR = 1e-10
-"""Smallest eigenvalue of a correlation matrix below which a covariance counts as singular."""
+"""A covariance is singular if the smallest eigenvalue of its correlation matrix is below this."""
 CONSTANT = 1e-13
-"""Standard deviation, relative to the mean, below which a coordinate counts as constant: what rounding makes."""
+"""A coordinate is constant if its standard deviation relative to its mean is below this: only rounding."""
 
 
 def listed(shards: Sequence[int] | np.ndarray) -> str:
-    """Name some shards in a sentence.
+    """A list of shards for a sentence.
 
     >>> listed([3]), listed([0, 4, 5]), listed(range(30))
     ('shard 3', 'shards 0, 4, 5', '30 shards (0, 1, 2, 3, 4, ...)')
@@ -32,7 +32,7 @@ def listed(shards: Sequence[int] | np.ndarray) -> str:
 def transport(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """The matrix that takes one covariance to another and commutes with linear changes of parameters.
 
-    A = W (W^-1 S W^-T)^(-1/2) W^-1 with V = W W^T, so that A S A^T = V, whichever root W is chosen.
+    A = W (W^-1 S W^-T)^(-1/2) W^-1 with V = W W^T, so that A S A^T = V, for any root W.
 
     Parameters
     ----------
@@ -69,19 +69,19 @@ def clean_covariances(draws: ShardDraws) -> np.ndarray:
 
 
 def is_singular(covariance: np.ndarray) -> bool:
-    """Whether a covariance is singular once its coordinates are brought to a common scale."""
+    """Whether a covariance is singular when its coordinates are on a common scale."""
     sd = np.sqrt(np.diag(covariance))
     if (sd <= 0).any() or not np.isfinite(sd).all():
         return True
     return bool(np.linalg.eigvalsh(covariance / np.outer(sd, sd))[0] < SINGULAR)
 
 
-def mended(covariance: np.ndarray, degrees: int, target: np.ndarray) -> np.ndarray:
-    """A covariance of `degrees` + 1 draws, mended towards a target where it is poorly known or singular.
+def regularized(covariance: np.ndarray, degrees: int, target: np.ndarray) -> np.ndarray:
+    """A covariance of `degrees` + 1 draws, moved towards a target if it is poorly known or singular.
 
-    In the coordinates in which the target is the identity: with degrees < 2 dim the eigenvalues e become
-    (degrees e + dim) / (degrees + dim); otherwise those that are zero become one, so that where the draws do
-    not vary they are taken to vary as the target does.
+    In coordinates in which the target is the identity: with degrees < 2 dim the eigenvalues e become
+    (degrees e + dim) / (degrees + dim). Otherwise those that are zero become one: where the draws do not vary,
+    the target's variance is used.
     """
     dim = len(covariance)
     if degrees >= 2 * dim and not is_singular(covariance):
@@ -98,10 +98,10 @@ def mended(covariance: np.ndarray, degrees: int, target: np.ndarray) -> np.ndarr
 
 
 def invertible_covariances(draws: ShardDraws) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Covariance of every shard's draws, mended where it cannot be inverted, and notes that say so.
+    """Covariance of every shard's draws, regularized if it cannot be inverted, and notes on that.
 
-    A shard with fewer than 2 dim + 1 draws, or with a singular covariance, is `mended` towards the
-    share-weighted average covariance of the sound shards, or of all where none is sound.
+    A shard with fewer than 2 dim + 1 draws, or with a singular covariance, is `regularized` towards the
+    share-weighted average covariance of the other shards, or of all shards if there are no others.
 
     Parameters
     ----------
@@ -120,16 +120,16 @@ def invertible_covariances(draws: ShardDraws) -> tuple[np.ndarray, tuple[str, ..
     poor = few | singular
     if not poor.any():
         return covariances, ()
-    # Fractional subposteriors are wider by 1 / share: compare like with like.
+    # Fractional subposteriors are wider by 1 / share, so bring all to one scale.
     factor = (draws.shares if draws.scaling == "fractional" else np.ones(draws.num_shards))[:, None, None]
     common = covariances * factor
     sound = np.ones_like(poor) if poor.all() else ~poor
     target = np.tensordot(draws.shares[sound], common[sound], axes=1) / draws.shares[sound].sum()
-    sturdy = [mended(c, n, target) if p else c for c, n, p in zip(common, degrees, poor, strict=True)]
-    return np.stack(sturdy) / factor, _mending_notes(few, singular, draws.dim)
+    sturdy = [regularized(c, n, target) if p else c for c, n, p in zip(common, degrees, poor, strict=True)]
+    return np.stack(sturdy) / factor, _regularization_notes(few, singular, draws.dim)
 
 
-def _mending_notes(few: np.ndarray, singular: np.ndarray, dim: int) -> tuple[str, ...]:
+def _regularization_notes(few: np.ndarray, singular: np.ndarray, dim: int) -> tuple[str, ...]:
     notes = []
     if few.any():
         notes.append(
@@ -138,32 +138,32 @@ def _mending_notes(few: np.ndarray, singular: np.ndarray, dim: int) -> tuple[str
         )
     if singular.any():
         notes.append(
-            f"The covariance of {listed(np.flatnonzero(singular))} is singular; where such a shard does "
+            f"The covariance of {listed(np.flatnonzero(singular))} is singular. Where such a shard does "
             f"not vary, the average covariance of the other shards was used."
         )
     return tuple(notes)
 
 
 def precisions(draws: ShardDraws, small_sample: bool = True) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Inverse covariances P_i of the shards' draws, (shard, dim, dim), and notes on those that were mended.
+    """Inverse covariances P_i of the shards' draws, (shard, dim, dim), and notes on those that were regularized.
 
     The inverse of an estimated covariance is too large on average, which makes the inverse of a sum of them
     too small. With `small_sample` P_i is multiplied by 1 - (1 - a_i) (dim + 1) / (T_i - 1), which removes
-    that bias to first order in 1 / T_i from (sum_i P_i)^-1, whose part due to shard i is not biased.
+    that bias from (sum_i P_i)^-1, to first order in 1 / T_i.
     """
     covariances, notes = invertible_covariances(draws)
     inverse = symmetric(np.linalg.inv(covariances))
     if small_sample:
         degrees = np.array([max(len(v) - 1, 1) for v in draws.values])
         factor = 1 - (1 - draws.shares) * (draws.dim + 1) / degrees
-        # A covariance from fewer draws was shrunk to that of the others and has no such bias.
+        # A covariance from fewer draws was shrunk to that of the others and does not have this bias.
         inverse *= np.where(degrees < 2 * draws.dim, 1.0, factor)[:, None, None]
     return inverse, notes
 
 
 @dataclass(frozen=True)
 class Varying:
-    """The directions in which any shard varies: theta = center + u @ basis.T + what no shard varies in."""
+    """The directions in which any shard varies: theta = center + u @ basis.T."""
 
     center: np.ndarray  # (dim,) share-weighted mean of the shards' means
     basis: np.ndarray  # (dim, rank)
@@ -206,11 +206,10 @@ class Varying:
 def in_varying_directions(
     draws: ShardDraws, combine: Callable[[ShardDraws], Combined], by_coordinate: bool = False
 ) -> Combined:
-    """Combine in the directions in which the shards vary; in the others put the share-weighted mean.
+    """Combine in the directions in which the shards vary. In the others use the share-weighted mean.
 
-    Parameters that are fixed, or that are functions of others (both triangles of a symmetric matrix), make
-    every shard's covariance singular. They are combined in coordinates of the range of the average
-    covariance.
+    Parameters that are fixed, or functions of others (both triangles of a symmetric matrix), make every shard's
+    covariance singular. So the shards are combined in coordinates of the range of the average covariance.
     """
     varying = Varying.of(draws, by_coordinate)
     if varying.is_everything:

@@ -25,8 +25,8 @@ class MPosterior(Combiner):
 
     With G_ij the mean of k(x, y) = exp(-g |x - y|^2) over draws x of shard i and y of shard j, in coordinates
     in which the average covariance of the shards is the identity, Weiszfeld's iteration is w_i proportional
-    to a_i n_i^(-1/2), n_i = G_ii + w^T G w - 2 (G w)_i. A shard that lies apart gets a small weight. Nothing
-    is moved, so the result is as wide as the shards lie apart: it is robust, not efficient.
+    to a_i n_i^(-1/2), n_i = G_ii + w^T G w - 2 (G w)_i. A shard far from the others gets a small weight. No
+    draws are moved, so the result is as wide as the scatter of the shards: it is robust, not efficient.
 
     Parameters
     ----------
@@ -75,18 +75,18 @@ class MPosterior(Combiner):
 
     def _gram(self, points: list[np.ndarray]) -> np.ndarray:
         """G, one pair of shards at a time."""
-        from scipy.spatial.distance import pdist  # only here: whoever does not combine so need not load it
+        from scipy.spatial.distance import pdist  # imported here because it is slow to import
 
         thinned = np.concatenate([p[:: max(len(p) * len(points) // 500, 1)] for p in points])
         median = float(np.median(pdist(thinned[:1000], "sqeuclidean"))) if len(thinned) > 1 else 0.0
-        # Where most draws coincide the median says nothing; in whitened coordinates 1 is the natural scale.
+        # If most draws coincide the median is zero. In whitened coordinates 1 is the natural scale.
         scale = 1 / (2 * self.bandwidth**2 * (median if median > 0 else 1.0))
         lengths = np.array([len(p) for p in points])
         starts = np.cumsum(lengths) - lengths
         stacked = np.concatenate(points)
         gram = np.empty((len(points), len(points)))
         for i, own in enumerate(points):
-            # Distances from the shard's own centre, so that single precision is enough wherever it lies.
+            # Distances from the shard's own centre, so that single precision is enough.
             center = own.mean(axis=0)
             near = (own - center).astype(np.float32)
             others = (stacked[starts[i] :] - center).astype(np.float32)
@@ -101,7 +101,7 @@ class MPosterior(Combiner):
 
 
 def _whitened_points(draws: ShardDraws) -> list[np.ndarray] | None:
-    """Evenly thinned draws in whitened coordinates; None where no shard varies and all are the same."""
+    """Evenly thinned draws in whitened coordinates. None if all draws are the same."""
     if Varying.of(draws).is_everything:
         covariances, _ = invertible_covariances(draws)
         whitener = np.linalg.inv(np.linalg.cholesky(np.tensordot(draws.shares, covariances, axes=1)))

@@ -19,7 +19,7 @@ def apportion(weights: np.ndarray, total: int, order: Sequence[np.ndarray] = ())
     total
         The sum to reach.
     order
-        Keys that decide between equal remainders, the first the most important, the largest first.
+        Keys that decide between equal remainders: the first key is the most important, the largest value wins.
 
     Examples
     --------
@@ -37,9 +37,9 @@ def apportion(weights: np.ndarray, total: int, order: Sequence[np.ndarray] = ())
 def pool(values: Sequence[np.ndarray], weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Pool shards' draws in proportion to weights.
 
-    Shard i gives about w_i S draws: its own draws thinned evenly where it has more, repeated evenly where it
-    has fewer. S is the largest number for which no draw is repeated, unless that would lose more than half of
-    all draws; then it is their number. Equal weights and equal numbers of draws give every draw once.
+    Shard i contributes about w_i S draws: its own draws, thinned evenly if it has more, repeated evenly if it has
+    fewer. S is the largest number for which no draw is repeated, unless that would lose more than half of all draws;
+    then S is their number. With equal weights and equal numbers of draws, every draw appears once.
 
     Parameters
     ----------
@@ -54,11 +54,10 @@ def pool(values: Sequence[np.ndarray], weights: np.ndarray) -> tuple[np.ndarray,
     shard : (draw,)
         The shard each draw came from.
     notes
-        A sentence where draws had to be repeated.
+        A sentence if draws had to be repeated.
     """
     lengths = np.array([len(v) for v in values])
-    # Ties go by the number of draws and then by the draws themselves, so that the order of the shards is no
-    # matter.
+    # Ties are broken by the number of draws and then by the draws, so that the order of the shards does not matter.
     means = np.array([v[:, 0].mean() for v in values])
     counts = apportion(weights, _size(lengths, weights), (lengths, means))
     pooled = np.concatenate(
@@ -83,7 +82,7 @@ def pooled_count(per_shard: int, weights: np.ndarray) -> int:
 def _size(lengths: np.ndarray, weights: np.ndarray) -> int:
     """Number of pooled draws."""
     total = int(lengths.sum())
-    # Half a draw of tolerance: shards that differ by a row must not cost a draw.
+    # Half a draw of tolerance, so that shards that differ by a row do not cost a draw.
     given = weights > 0
     without_repeats = min(total, int(np.min((lengths[given] + 0.5) / weights[given])))
     return without_repeats if 2 * without_repeats >= total else total

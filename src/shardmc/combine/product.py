@@ -14,8 +14,8 @@ from shardmc.types import Combined, Combiner, Located, ShardDraws
 Kind = Literal["parametric", "nonparametric", "semiparametric"]
 
 MOST_DRAWS = 10_000
-"""Draws that a product of kernel densities makes at most, and kernels of a shard it has at most: its cost is
-kernels times draws times shards."""
+"""The most draws of a product of kernel densities, and the most kernels of a shard. Its cost is kernels times
+draws times shards."""
 
 
 @final
@@ -23,7 +23,7 @@ kernels times draws times shards."""
 class Product(Combiner):
     """Draws of the product of estimated subposterior densities.
 
-    As many draws come out as the longest shard has; the kernel densities make at most 10,000.
+    There are as many draws as the longest shard has, and at most 10,000 with kernel densities.
 
     Parameters
     ----------
@@ -33,19 +33,19 @@ class Product(Combiner):
         "nonparametric", kernel densities mean_t N(theta; theta_i^t, h^2 S_i);
         "semiparametric", kernel densities that correct a normal one,
         N(theta; m_i, S_i) mean_t N(theta; theta_i^t, h^2 S_i) / N(theta_i^t; m_i, S_i).
-        Kernel densities of more than a few dimensions know too little for a product of many of them to be
-        meant seriously; the notes say how many independent draws their weights are worth.
+        In more than a few dimensions a product of many kernel densities is too noisy to be useful. The notes say
+        how many independent draws its weights are worth.
     bandwidth
         h = bandwidth * T^(-1 / (4 + dim)).
     small_sample
-        Undo the bias of inverse covariances that are estimated from T draws (parametric).
+        Whether to undo the bias of inverse covariances that are estimated from T draws (parametric).
 
     Notes
     -----
     Neiswanger et al. draw from the product of kernel densities by changing one shard's kernel at a time. That
-    chain moves by about h / sqrt(K) standard deviations a sweep and does not get around in any reasonable
-    time. Here draws of the parametric product (then of a Student t with the moments of the product itself)
-    are weighted by the same density and resampled.
+    chain moves by about h / sqrt(K) standard deviations per sweep and does not mix in any reasonable time. Here
+    draws of the parametric product (then of a Student t with the moments of the product itself) are weighted
+    by the same density and resampled.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class Product(Combiner):
             notes = (
                 *notes,
                 f"The {len(values)} draws of the {self.kind} product are worth about {worth:.0f} "
-                f"independent ones: {draws.num_shards} kernel densities in {draws.dim} dimensions agree "
+                f"independent ones: {draws.num_shards} kernel densities in {draws.dim} dimensions overlap "
                 f"too little.",
             )
         if longest > MOST_DRAWS:

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmc.combine.layout import Layout, from_columns
+from shardmc.combine.named import RENAMED, Layout, from_columns
 from shardmc.errors import OptionError, RunError
 from shardmc.names import clash
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-
-RENAMED = "shardmc_names"
-"""The attribute in which a file of ours says how variables were called that a file cannot call so."""
 
 _NETCDF = (".nc", ".nc4", ".netcdf", ".h5", ".hdf5")
 _CSV = (".csv", ".csv.gz", ".csv.zip", ".csv.bz2", ".csv.xz")
@@ -52,7 +49,7 @@ def read_shards(draws: Any, names: Sequence[str] | None = None) -> tuple[list[np
             )
         draws = list(array)
     elif isinstance(draws, (str, Path, Mapping)):
-        raise OptionError("One shard was given; draws must be a list with an entry per shard.")
+        raise OptionError("One shard was given; draws must be a list with one entry per shard.")
     shards = [_named(entry, names, f"Shard {i}") for i, entry in enumerate(draws)]
     if not shards:
         raise OptionError("There are no shards to combine.")
@@ -106,7 +103,7 @@ def _named(entry: Any, names: Sequence[str] | None, label: str) -> dict[str, np.
 def _from_array(array: np.ndarray, names: Sequence[str] | None, label: str) -> dict[str, np.ndarray]:
     if array.ndim not in (1, 2) or not np.issubdtype(array.dtype, np.number):
         given = f"shape {array.shape} and type {array.dtype}"
-        raise OptionError(f"{label} has draws of {given}; (draw, dim) is needed.")
+        raise OptionError(f"{label} has draws of {given}; they must be numbers of shape (draw, dim).")
     if names is None:
         return {"theta": array}
     if len(set(names)) < len(names):
@@ -137,7 +134,7 @@ def _from_file(path: Path) -> dict[str, np.ndarray]:
 
 
 def _from_csv(path: Path) -> dict[str, np.ndarray]:
-    """A table with a header; lines that start with # are comments, where CmdStan says what it did."""
+    """A table with a header. Lines that start with # are comments, in which CmdStan records its settings."""
     import pandas as pd
 
     try:
@@ -185,7 +182,7 @@ def _from_tree(tree: xr.DataTree, label: str) -> dict[str, np.ndarray]:
 def _from_dataset(
     dataset: xr.Dataset, label: str, renamed: Mapping[str, str] | None = None
 ) -> dict[str, np.ndarray]:
-    """Variables with a draw dimension; chains are put one after the other."""
+    """Variables with a draw dimension. Chains are joined."""
     result = {}
     own = renamed or json.loads(dataset.attrs.get(RENAMED, "{}"))
     for name, variable in dataset.data_vars.items():

@@ -15,8 +15,8 @@ from shardmc.combine.moments import (
     invertible_covariances,
     is_singular,
     listed,
-    mended,
     precisions,
+    regularized,
     symmetric,
     transport,
 )
@@ -29,7 +29,7 @@ Scale = Literal["auto", "none", "curvature", "draws"]
 Spread = Literal["precision", "covariance"]
 
 _SOURCE = {"none": None, "curvature": "mode", "draws": "draws"}
-"""What of a shard its matrix is computed from."""
+"""What the matrix of a shard is computed from."""
 
 
 @final
@@ -48,14 +48,14 @@ class Recenter(Combiner):
         `precision_weighted_mean`);
         "newton", from the mean to the mode of all rows (Remark 1);
         "mode", from the shard's mode to the mode of all rows, which keeps the offset of mean from mode that
-        skewness makes;
+        skewness causes;
         numbers, from the mean to that point;
-        "auto", "mode" where modes are known, otherwise "balanced" ("mean" on the natural scale, where the
-        spread often depends on the mean by its nature and precision weights are biased).
+        "auto", "mode" if modes are known, otherwise "balanced" ("mean" on the natural scale, where the spread
+        often depends on the mean, so that precision weights are biased).
     scale
         The matrix A_i: "none", the identity; "curvature", takes the inverse curvature at the shard's mode to
         that at the mode of all rows; "draws", takes the covariance of the shard's draws to the one named by
-        `spread`; "auto", "curvature" where modes are known, otherwise "draws".
+        `spread`; "auto", "curvature" if modes are known, otherwise "draws".
     spread
         The covariance aimed at with scale="draws": "precision", (sum a_i S_i^-1)^-1, or "covariance", the
         average sum a_i S_i.
@@ -65,13 +65,13 @@ class Recenter(Combiner):
     space
         The scale of the parameters that the draws are on. Modes belong to the unconstrained scale.
     steps
-        With center="newton", so many Newton steps from the share-weighted mean of the means, as in the paper's
-        examples, in place of the mode itself. Only `fit`, which has the rows, can take them.
+        With center="newton", the number of Newton steps from the share-weighted mean of the means, as in the
+        paper's examples, instead of the mode itself. Only `fit` can take them, as it has the rows.
 
     Notes
     -----
     With center="mode" and scale="curvature" a shard without a mode is matched to the mean and covariance of
-    the other shards' moved draws; where no shard has one, center="newton", scale="draws" is used.
+    the other shards' moved draws; if no shard has one, center="newton", scale="draws" is used.
 
     Examples
     --------
@@ -111,7 +111,7 @@ class Recenter(Combiner):
             raise OptionError('steps of Recenter is a number of Newton steps, and goes with center="newton".')
 
     def settled(self, draws: ShardDraws, newton: Callable[[np.ndarray, int], np.ndarray]) -> Recenter:
-        """With `steps`, the centre that so many Newton steps reach from the mean of the shards' means."""
+        """With `steps`, the centre that these Newton steps reach from the mean of the shards' means."""
         if self.steps is None:
             return self
         return replace(self, center=newton(draws.shares @ draws.means, self.steps), steps=None)
@@ -196,7 +196,7 @@ class Recenter(Combiner):
                 raise OptionError(f"center has {target.size} numbers; the draws have {draws.dim} parameters.")
             return draws.means, target, ()
         assert located is not None
-        # Shards without a mode are matched to the others afterwards; their means only keep this finite.
+        # Shards without a mode are matched to the others afterwards. Their means only keep this finite.
         origins = np.where(located.found[:, None], located.shard_modes, draws.means)
         return (origins if center == "mode" else draws.means), located.mode.theta, ()
 
@@ -285,7 +285,7 @@ def _match_to_others(
     maps = [np.eye(draws.dim)] * draws.num_shards
     if rescale and not is_singular(spread):
         maps = [
-            transport(mended(covariance, len(v) - 1, spread), spread)
+            transport(regularized(covariance, len(v) - 1, spread), spread)
             for covariance, v in zip(clean_covariances(draws), draws.values, strict=True)
         ]
     return [

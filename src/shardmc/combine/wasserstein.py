@@ -16,7 +16,7 @@ from shardmc.types import Combined, Combiner, Located, ShardDraws
 Kind = Literal["location-scatter", "quantile", "empirical"]
 
 MOST_ASSIGNMENTS = 4_000
-"""Assignments of 200 points that the empirical barycentre solves at most; larger ones count for more."""
+"""The most assignments of 200 points that the empirical barycentre solves. Larger ones count for more."""
 
 
 @final
@@ -25,8 +25,8 @@ class Wasserstein(Combiner):
     """The 2-Wasserstein barycentre of the subposteriors, weighted by their shares (WASP, PIE).
 
     Distances are measured in coordinates in which the average covariance of the shards is the identity. The
-    barycentre has the average location and shape of the rescaled subposteriors, so it is right where they
-    differ by where they lie, and its mean is that of the shards' means.
+    barycentre has the average location and shape of the rescaled subposteriors, so it is correct if they differ in
+    location only. Its mean is the mean of the shards' means.
 
     Parameters
     ----------
@@ -98,8 +98,7 @@ class Wasserstein(Combiner):
 
 
 def free_support_barycenter(shards: Sequence[np.ndarray], shares: np.ndarray, iterations: int) -> np.ndarray:
-    """Equally weighted points whose sum of squared transport distances to the shards' points is (locally)
-    least.
+    """Equally weighted points with the (locally) least sum of squared transport distances to the shards' points.
 
     Each round assigns the points to each shard's (optimally, one to one) and replaces them by the
     share-weighted averages of what they were assigned to.
@@ -119,7 +118,7 @@ def free_support_barycenter(shards: Sequence[np.ndarray], shares: np.ndarray, it
     array([[2.],
            [4.]])
     """
-    # Only here: whoever does not combine so need not load them.
+    # Imported here because they are slow to import.
     from scipy.optimize import linear_sum_assignment
     from scipy.spatial.distance import cdist
 
@@ -215,8 +214,7 @@ def _average_quantiles(draws: ShardDraws) -> Combined:
 
 
 def _stretched(quantiles: np.ndarray, length: int) -> np.ndarray:
-    """Quantiles at the middles of `length` equal intervals, from those of another number; both along axis
-    1."""
+    """Quantiles at the middles of `length` equal intervals, interpolated from another number; both along axis 1."""
     given = quantiles.shape[1]
     if given == length:
         return quantiles

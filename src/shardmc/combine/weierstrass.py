@@ -23,9 +23,9 @@ class Weierstrass(Combiner):
 
     A pair (x1, x2) becomes (P1 + P2)^-1 (P1 x1 + P2 x2), with P_i the sum of the inverse covariances of the
     shards merged on each side, and is kept if q = (x1 - x2)^T (P1^-1 + P2^-1)^-1 (x1 - x2) is small. For normal
-    subposteriors the result does not depend on q and is exact whatever is kept; otherwise the smaller `accept`,
-    the closer to the product, and the more often the same draws are used: over many merges of few draws in one or
-    two dimensions so often that what comes out lies too close together. The notes then say so.
+    subposteriors the result is exact for any `accept`. Otherwise a smaller `accept` is closer to the product, but uses
+    the same draws more often. In one or two dimensions, over many merges of few draws, the combined draws can then be
+    too close together. The notes say so.
 
     Parameters
     ----------
@@ -33,10 +33,9 @@ class Weierstrass(Combiner):
         "uniform", keep the pairs whose q is below its `accept` quantile; "gaussian", keep a pair with
         probability exp(-q / h), h set so that the mean probability is `accept`.
     accept
-        Part of the pairs that is kept. 1 / accept pairs are tried for each draw that comes out.
+        Fraction of the pairs that is kept. 1 / accept pairs are tried for each combined draw.
     small_sample
-        Undo the narrowing that comes from weights estimated from the draws that they weigh, and from draws that are
-        used several times.
+        Whether to undo the narrowing that comes from estimated weights, and from draws that are used several times.
 
     Examples
     --------
@@ -104,7 +103,7 @@ class Weierstrass(Combiner):
         )
         doubled = np.concatenate([right, right])
         squares = (left**2).sum(axis=1), (doubled**2).sum(axis=1)
-        # Pairs at a distance of `shift` in the two random orders: every round has other pairs than the others.
+        # Pairs at a distance of `shift` in the two random orders, so that every round has different pairs.
         shifts = [shift * length // rounds for shift in range(rounds)]
         distance = np.empty((rounds, length), np.float32)
         for i, shift in enumerate(shifts):
@@ -142,10 +141,10 @@ _FEW = 100
 
 @dataclass(frozen=True)
 class _Use:
-    """How often the shards' draws are part of what came out.
+    """How often the shards' draws are part of the combined draws.
 
-    With u_it the part of the output in which draw t of shard i is, the output's mean has the variance
-    V sum_i a_i sum_t u_it^2 in place of V / n, and the variance of the n draws falls short of V by the former.
+    If draw t of shard i is in a fraction u_it of the output, the output's mean has the variance
+    V sum_i a_i sum_t u_it^2 instead of V / n, and the variance of the n draws is smaller than V by that.
     """
 
     count: int  # n
@@ -174,8 +173,8 @@ class _Use:
         if self.reuse * _FEW < 1:
             return ()
         return (
-            f"Pairs that were kept use the same draws often: what came out is worth about {1 / self.reuse:.0f} "
-            "independent draws. Take more draws of each shard, or a larger accept.",
+            f"The kept pairs use the same draws often: the combined draws are worth about {1 / self.reuse:.0f} "
+            "independent ones. Take more draws of each shard, or a larger accept.",
         )
 
 
@@ -184,7 +183,7 @@ def _bandwidth(excess: np.ndarray, accept: float) -> float:
     if not excess.max() > 0 or accept >= 1:
         return 1.0
     thinned = excess[:: max(len(excess) // 10_000, 1)]
-    # The mean grows with h, from the part of the pairs with no excess to 1: halve the interval of log h.
+    # The mean grows with h, from the fraction of pairs without excess to 1. Bisect log h.
     low, high = np.log(excess[excess > 0].min()) - 5, np.log(excess.max()) + 5 - np.log1p(-accept)
     for _ in range(30):
         middle = (low + high) / 2

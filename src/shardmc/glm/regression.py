@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, final
 
-from shardmc.check.findings import ordered
+from shardmc.check.check import ordered
 from shardmc.data import Source
 from shardmc.errors import DataError
 from shardmc.glm.design import Design

@@ -103,7 +103,7 @@ class _Steps:
         self.decrements = np.full(count, np.inf)  # what remains after the last step; infinite without a mode
         self.last = np.full(count, np.nan)  # decrement of the last step
 
-    def advance(self, shard: int, terms: Sequence[np.ndarray]) -> bool:
+    def advance(self, shard: int, terms: Sequence[jax.Array]) -> bool:
         """Take a shard's next step. Returns whether another one is worthwhile."""
         gain, gradient, curvature = (np.asarray(t, np.float64) for t in terms)
         step = _newton_step(gradient, curvature)

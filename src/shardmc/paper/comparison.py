@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardmc.combine import combiner
+from shardmc.combine import named_combiner
 from shardmc.combine.recenter import Recenter
 from shardmc.data import Blocks, Partition, as_source
 from shardmc.engine import Local
@@ -28,10 +28,10 @@ THINNING = 4
 def rivals() -> dict[str, Combiner]:
     """The combiner of each method of the paper; AR is Algorithm 1 as printed."""
     return {
-        "CMC": combiner("consensus"),
+        "CMC": named_combiner("consensus"),
         "AR": Recenter.algorithm_1(),
-        "WS": combiner("weierstrass"),
-        "MP": combiner("mposterior"),
+        "WS": named_combiner("weierstrass"),
+        "MP": named_combiner("mposterior"),
     }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import numpy as np
 
-from shardmc.check.findings import ordered
+from shardmc.check.check import ordered
 from shardmc.errors import RunError
 from shardmc.names import shown_text
 from shardmc.posterior import Posterior

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmc.combine.combining import COMBINERS, named_combiner
 from shardmc.combine.distance import Distribution, Side, distances, noise_floor
-from shardmc.combine.layout import Layout
+from shardmc.combine.named import Layout
 from shardmc.combine.read import read_draws, read_shards
-from shardmc.combine.registry import COMBINERS, combiner
 from shardmc.errors import OptionError, ShardmcError, unknown
 from shardmc.types import Combiner, Located, Scaling, ShardDraws
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table of methods and their distances from a reference, and what the methods had to say."""
+    """A table of methods and their distances from a reference, and the methods' notes."""
 
     table: pd.DataFrame  # one row per method, then the noise floors
     notes: Mapping[str, tuple[str, ...]]
@@ -66,16 +66,16 @@ def compare(
         Draws of the full posterior, in any form that one shard may have; or exact distributions, one per
         coordinate (`shardmc.combine.distance`).
     combiners
-        Names or combiners; without them every one for which there are draws.
+        Names or combiners. By default every one for which there are draws.
     scaling
-        Which subposteriors `draws` are of, where it is not a mapping. A method that combines others is
+        Which subposteriors `draws` come from, if it is not a mapping. A method that combines the other kind is
         refused.
     shares, located, names
         As in `combine`.
     distance_names
-        Keys of `shardmc.combine.distance.DISTANCES`; without it all that the reference allows.
+        Keys of `shardmc.combine.distance.DISTANCES`. By default all that the reference allows.
     seed
-        Of the random numbers of the methods and of the noise floor.
+        The seed of the random numbers of the methods and of the noise floor.
 
     Returns
     -------
@@ -177,13 +177,13 @@ def _chosen(
 ) -> dict[str, Combiner]:
     """The combiners to run, by the label of their row."""
     if combiners is None:
-        made = {name: combiner(name) for name in COMBINERS if name != "laplace" or located is not None}
+        made = {name: named_combiner(name) for name in COMBINERS if name != "laplace" or located is not None}
         return {name: one for name, one in made.items() if one.scaling in shards}
     if isinstance(combiners, (str, Combiner)):
         combiners = [combiners]
     chosen: dict[str, Combiner] = {}
     for method in combiners:
-        made = combiner(method)
+        made = named_combiner(method)
         label = method if isinstance(method, str) else repr(method)
         if made.scaling not in shards:
             raise OptionError(

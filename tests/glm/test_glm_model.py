@@ -11,7 +11,6 @@ from scipy import special, stats
 
 from shardmc.data import Partition, as_source
 from shardmc.glm import posterior_predictive_check, predict
-from shardmc.glm.design import KEY
 from shardmc.glm.families import named_family
 from shardmc.glm.model import build_model, named_draws
 from shardmc.glm.prepare import prepare
@@ -193,9 +192,9 @@ def test_rows_can_be_stratified_and_weighed_by_columns(table):
 
 def posterior_with(found, draws):
     """As much of a posterior as predictions need."""
-    plan = {KEY: found.design.to_dict()}
+    regression = SimpleNamespace(design=found.design.to_dict())
     count = len(next(iter(draws.values())))
-    return SimpleNamespace(plan=plan, draws=draws, theta=np.zeros((count, 1)))
+    return SimpleNamespace(regression=regression, draws=draws, theta=np.zeros((count, 1)))
 
 
 def test_ordered_levels_are_predicted_by_their_probabilities(table):

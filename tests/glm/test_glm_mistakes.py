@@ -1,6 +1,5 @@
 """Mistakes people make: each is told in one sentence that says what to do, before anything is compiled."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,7 @@ from shardmc.errors import DataError, ModelError, OptionError, ShardmcError
 from shardmc.glm import glm
 from shardmc.glm.families import named_family
 from shardmc.glm.prepare import prepare
-from shardmc.glm.regression import _separation
+from shardmc.glm.regression import _Formula, _separation
 from shardmc.types import Finding
 
 
@@ -137,10 +136,10 @@ def prepared(formula, data, family="gaussian", **options):
 
 
 @pytest.mark.slow
-def test_separation_comes_before_what_is_less_grave(table, monkeypatch):
-    regression = sys.modules[_separation.__module__]
-    fit, note = regression.fit, Finding("note", "chains", "A note.")
-    monkeypatch.setattr(regression, "fit", lambda *a, **k: replace(fit(*a, **k), findings=(note,)))
+def test_separation_comes_before_less_serious_findings(table, monkeypatch):
+    finish, note = _Formula.finish, Finding("note", "chains", "A note.")
+    with_note = lambda self, posterior: finish(self, replace(posterior, findings=(note,)))  # noqa: E731
+    monkeypatch.setattr(_Formula, "finish", with_note)
     sold = np.where(table["region"] == "west", 0, table["sold"])
     options = {"family": "bernoulli", "shards": 2, "draws": 40, "check": False}
     first, last = glm("sold ~ region", table.assign(sold=sold), **options).findings

@@ -192,8 +192,8 @@ def test_rows_can_be_stratified_and_weighed_by_columns(table):
 
 def posterior_with(found, draws):
     """As much of a posterior as predictions need."""
-    count = len(next(iter(draws.values())))
     regression = SimpleNamespace(design=found.design.to_dict())
+    count = len(next(iter(draws.values())))
     return SimpleNamespace(regression=regression, draws=draws, theta=np.zeros((count, 1)))
 
 

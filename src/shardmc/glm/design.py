@@ -19,6 +19,7 @@ from shardmc.glm.families import Family, family_from_dict
 from shardmc.glm.priors import COEFFICIENTS, Prior
 from shardmc.glm.roles import Roles
 from shardmc.names import quoted_where_taken
+from shardmc.posterior import Posterior
 
 VERSION = 1
 """Version of the stored form."""
@@ -182,7 +183,7 @@ class Design:
         )
 
 
-def design_of(posterior: Any) -> Design:
+def design_of(posterior: Posterior) -> Design:
     """The design of a posterior that `glm` made, also after it was saved and loaded."""
     if posterior.regression is None:
         raise RunError(

@@ -69,6 +69,7 @@ def test_the_old_posterior_alone_is_rejected(first):
     assert linear.rejects(first.theta, *linear.posterior(OLD, NEW))
 
 
+@pytest.mark.slow
 def test_rows_can_be_appended_again(model, sampler, first):
     half = {name: column[:300] for name, column in NEW.items()}, {name: c[300:] for name, c in NEW.items()}
     once = shardmc.append(first, model, half[0], sampler=sampler, **OPTIONS)
@@ -77,6 +78,7 @@ def test_rows_can_be_appended_again(model, sampler, first):
     assert not linear.rejects(twice.theta, *linear.posterior(OLD, NEW))
 
 
+@pytest.mark.slow
 def test_the_result_matches_a_fit_from_scratch():
     """A logistic posterior, against a fit of all rows, in the difference of the means.
 
@@ -137,6 +139,7 @@ def test_rows_that_have_changed_are_said(model, sampler, first):
     assert any(finding.check != "certificate" and finding.level != "note" for finding in both.findings)
 
 
+@pytest.mark.slow
 def test_many_new_rows_are_a_reason_to_fit_again(model, sampler, first):
     many = linear.rows_of(1, 2_500)
     both = shardmc.append(first, model, many, sampler=sampler, **OPTIONS)

@@ -182,6 +182,7 @@ def exact_mode(parts):
     return beta, precision
 
 
+@pytest.mark.slow
 def test_a_second_round_finds_the_mode_exactly(logistic, patients, tmp_path):
     mode, precision = exact_mode(patients)
     sizes = [len(part["y"]) for part in patients]

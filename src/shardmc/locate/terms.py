@@ -55,7 +55,7 @@ class Evaluator:
     def __init__(self, model: Density, blocks: Blocks, engine: Engine) -> None:
         self.model, self.blocks, self.engine = model, blocks, engine
         self.passes = 0.0
-        self._last: tuple[Frame, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]
+        self._last: tuple[Frame, np.ndarray, list[tuple[jax.Array, jax.Array]]]
 
     def __call__(self, frame: Frame, u: np.ndarray, shards: Sequence[int] | None = None) -> Terms:
         """Terms at the point u of the frame, from all shards or estimated from some."""

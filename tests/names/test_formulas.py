@@ -33,7 +33,7 @@ def table(name, swapped=False):
 
 def fitted(name, data=None, swapped=False, **options):
     data = table(name, swapped) if data is None else data
-    posterior = glm(f"y ~ `{name}` + z", data, shards=2, draws=60, check=False, **options)
+    posterior = glm(f"y ~ `{name}` + z", data, shards=2, draws=60, check=False, precision="single", **options)
     return posterior, np.stack(list(posterior.draws.values()))
 
 
@@ -49,6 +49,7 @@ def label(name):
 FITTED = ["row number", "design (computed)", "Intercept", "sigma", "a/b", "class", "\x1b[31m"]
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_an_innocent_name(expected, tmp_path):
     assert not np.array_equal(fitted("innocent", swapped=True)[1], expected)  # another column would be seen
     for name in FITTED:
@@ -154,6 +155,7 @@ def test_levels_whose_columns_of_a_prediction_are_alike():
         _level_summary(draws, ["a", "a lower"], "interval", 0.9)
 
 
+@pytest.mark.slow
 def test_levels_with_control_characters_are_saved_and_reported(tmp_path):
     rows = table("x") | {"g": np.array(["a", "chain", "\x1b[2J", "n\x00m"])[np.arange(ROWS) % 4]}
     posterior = glm("y ~ g + x", rows, shards=2, draws=60)
@@ -162,6 +164,7 @@ def test_levels_with_control_characters_are_saved_and_reported(tmp_path):
     assert "\x1b" not in again.report(tmp_path / "report.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_command_line_fits_hostile_columns(tmp_path):
     name = "a/\x1b[31m"
     pq.write_table(pa.table(table(name) | {"row weights": np.ones(ROWS)}), tmp_path / "rows.parquet")

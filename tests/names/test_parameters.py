@@ -37,6 +37,7 @@ def fitted(hostile_parameters):
     return fit(hostile_parameters), fit([f"p{k}" for k in range(len(hostile_parameters))])
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_innocent_names(fitted, hostile_parameters):
     posterior, innocent = fitted
     assert list(posterior.draws) == hostile_parameters
@@ -45,6 +46,7 @@ def test_draws_are_those_of_innocent_names(fitted, hostile_parameters):
     assert not np.array_equal(posterior.draws["a/b"], posterior.draws["a÷b"])
 
 
+@pytest.mark.slow
 def test_names_come_back_from_a_file(fitted, tmp_path):
     posterior, _ = fitted
     again = shardmc.load(posterior.save(tmp_path / "posterior.nc"))
@@ -59,6 +61,7 @@ def test_names_come_back_from_a_file(fitted, tmp_path):
     assert set(back.draws) == set(posterior.draws)
 
 
+@pytest.mark.slow
 def test_every_name_has_its_own_row_and_certificate(fitted):
     posterior, innocent = fitted
     summary, expected = posterior.summary(), innocent.summary()
@@ -67,6 +70,7 @@ def test_every_name_has_its_own_row_and_certificate(fitted):
     assert np.isfinite(summary["mean_error"]).all()
 
 
+@pytest.mark.slow
 def test_no_control_character_reaches_the_terminal(fitted):
     posterior, _ = fitted
     console = Console(width=200, record=False, force_terminal=False)
@@ -79,6 +83,7 @@ def test_no_control_character_reaches_the_terminal(fitted):
     assert "\x1b" not in repr(posterior)
 
 
+@pytest.mark.slow
 def test_the_report_shows_every_name(fitted, tmp_path):
     posterior, _ = fitted
     page = posterior.report(tmp_path / "report.html").read_text("utf-8")

@@ -282,8 +282,8 @@ class Certify:
     def num_shards(self, available: int) -> int:
         """The number of shards whose rows a gradient reads: all of them where eight are most of them.
 
-        >>> Certify().num_shards(100), Certify(rows=0.2).num_shards(100), Certify(rows=0.2).num_shards(10)
-        (100, 20, 10)
+        >>> Certify().num_shards(100), Certify(rows=0.2).num_shards(100), Certify(rows=0.2).num_shards(9)
+        (100, 20, 9)
         """
         wanted = max(math.ceil(self.rows * available), _FEWEST_SHARDS)
         return wanted if wanted <= _MOST_SAMPLED * available else available

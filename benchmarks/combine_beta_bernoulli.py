@@ -17,8 +17,8 @@ import numpy as np
 from provenance import header, publish, table
 from scipy import stats
 
-from shardmc.combine import Recenter, named_combiner
-from shardmc.combine.distance import marginal_l2, noise_floor
+from shardmc.combiners import Recenter, named_combiner
+from shardmc.combiners.distance import marginal_l2, noise_floor
 from shardmc.types import Combiner, Located, Mode, ShardDraws
 
 NUM_ROWS = 100_000

@@ -16,7 +16,7 @@ import time
 import numpy as np
 from provenance import header, publish, table
 
-from shardmc.combine import COMBINERS, named_combiner
+from shardmc.combiners import COMBINERS, named_combiner
 from shardmc.types import Located, Mode, ShardDraws
 
 SLOW = ("nonparametric-product", "semiparametric-product", "empirical-wasserstein")

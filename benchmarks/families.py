@@ -25,7 +25,7 @@ from numpyro.infer import MCMC, NUTS
 from provenance import header, publish, table
 from scipy import special
 
-from shardmc.glm import Design, design_of, glm
+from shardmc.formulas import Design, design_of, glm
 
 COLUMNS = (
     "family",

@@ -55,7 +55,7 @@ def write_rows(path: Path, num_rows: int) -> None:
 def fit(path: str, scratch: str, memory: str, shards: str, draws: int) -> dict[str, object]:
     """Fit in this process; its peak memory in bytes, before the fit and after it."""
     from shardmc.data import as_source
-    from shardmc.glm import glm
+    from shardmc.formulas import glm
 
     before = _peak()
     limit = None if memory == "default" else int(memory)

@@ -21,7 +21,7 @@ from datasets import data_file  # noqa: E402
 from provenance import header, publish, table  # noqa: E402
 
 from shardmc.data import as_source  # noqa: E402
-from shardmc.glm import Design, design_of, glm  # noqa: E402
+from shardmc.formulas import Design, design_of, glm  # noqa: E402
 
 FORMULA = (
     "ClaimNb_corrected ~ Area + C(np.minimum(VehPower, 10)) + bs(np.minimum(VehAge, 25), df=5) "

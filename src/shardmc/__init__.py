@@ -3,9 +3,7 @@
 Names are imported when they are first used, so that `import shardmc` and `shardmc --help` are quick.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from shardmc._methods import HOMES
@@ -34,17 +32,17 @@ _HOMES = {
     "binomial_labels": "shardmc.sample",
     "multinomial_labels": "shardmc.sample",
     "Auto": "shardmc.sample",
-    "glm": "shardmc.glm",
-    "predict": "shardmc.glm",
-    "combine": "shardmc.combine",
-    "compare": "shardmc.combine",
-    "Recenter": "shardmc.combine",
-    "Consensus": "shardmc.combine",
-    "Product": "shardmc.combine",
-    "Weierstrass": "shardmc.combine",
-    "MPosterior": "shardmc.combine",
-    "Wasserstein": "shardmc.combine",
-    "Laplace": "shardmc.combine",
+    "glm": "shardmc.formulas",
+    "predict": "shardmc.formulas",
+    "combine": "shardmc.combiners",
+    "compare": "shardmc.combiners",
+    "Recenter": "shardmc.combiners",
+    "Consensus": "shardmc.combiners",
+    "Product": "shardmc.combiners",
+    "Weierstrass": "shardmc.combiners",
+    "MPosterior": "shardmc.combiners",
+    "Wasserstein": "shardmc.combiners",
+    "Laplace": "shardmc.combiners",
     "Certify": "shardmc.check",
     "ShardmcError": "shardmc.errors",
 }
@@ -53,20 +51,20 @@ __all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedD
 
 if TYPE_CHECKING:
     from shardmc.check import Certify as Certify
-    from shardmc.combine import Consensus as Consensus
-    from shardmc.combine import Laplace as Laplace
-    from shardmc.combine import MPosterior as MPosterior
-    from shardmc.combine import Product as Product
-    from shardmc.combine import Recenter as Recenter
-    from shardmc.combine import Wasserstein as Wasserstein
-    from shardmc.combine import Weierstrass as Weierstrass
-    from shardmc.combine import combine as combine
-    from shardmc.combine import compare as compare
+    from shardmc.combiners import Consensus as Consensus
+    from shardmc.combiners import Laplace as Laplace
+    from shardmc.combiners import MPosterior as MPosterior
+    from shardmc.combiners import Product as Product
+    from shardmc.combiners import Recenter as Recenter
+    from shardmc.combiners import Wasserstein as Wasserstein
+    from shardmc.combiners import Weierstrass as Weierstrass
+    from shardmc.combiners import combine as combine
+    from shardmc.combiners import compare as compare
     from shardmc.engine import Dask as Dask
     from shardmc.engine import Local as Local
     from shardmc.errors import ShardmcError as ShardmcError
-    from shardmc.glm import glm as glm
-    from shardmc.glm import predict as predict
+    from shardmc.formulas import glm as glm
+    from shardmc.formulas import predict as predict
     from shardmc.model import Model as Model
     from shardmc.model import Parameter as Parameter
     from shardmc.model import from_numpyro as from_numpyro
@@ -89,31 +87,20 @@ if TYPE_CHECKING:
     from shardmc.sample import multinomial_labels as multinomial_labels
 
 
-class _Package(ModuleType):
-    """The package, in which `combine` and `glm` are functions though folders bear their names.
-
-    Importing a submodule binds it to its name in the parent; for a public name that binding is left out.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _HOMES:
-            return getattr(import_module(_HOMES[name]), name)
-        raise AttributeError(f"module 'shardmc' has no attribute {name!r}")
-
-    def __dir__(self) -> list[str]:
-        return __all__
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'shardmc' has no attribute {name!r}")
 
 
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return __all__
+
 
 # Plots, pages and predictions are functions of a posterior in later layers; here they become its methods.
 HOMES.update(
-    predict="shardmc.glm",
-    posterior_predictive_check="shardmc.glm",
+    predict="shardmc.formulas",
+    posterior_predictive_check="shardmc.formulas",
     write_report="shardmc.report",
     repr_html="shardmc.report",
     plot_marginals="shardmc.report",

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from shardmc.combine import COMBINERS, Consensus, Recenter, combine, compare
+from shardmc.combiners import COMBINERS, Consensus, Recenter, combine, compare
 from shardmc.errors import OptionError, RunError
 
 SHARDS = np.random.default_rng(0).normal(size=(4, 500, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardmc.combine import Consensus
+from shardmc.combiners import Consensus
 from shardmc.errors import OptionError
 from shardmc.types import ShardDraws
 

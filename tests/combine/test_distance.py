@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shardmc.combine.distance import (
+from shardmc.combiners.distance import (
     DISTANCES,
     absolute_distance,
     distances,

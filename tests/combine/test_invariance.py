@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardmc.combine import COMBINERS, named_combiner
+from shardmc.combiners import COMBINERS, named_combiner
 from shardmc.types import Located, Mode, ShardDraws
 
 DIM, SHARDS = 3, 5
@@ -123,7 +123,7 @@ def reordered(draws: ShardDraws, located: Located, order: np.ndarray) -> tuple[S
 
 
 def test_every_registered_combiner_is_named_in_the_docstring_of_combine():
-    from shardmc.combine import combine
+    from shardmc.combiners import combine
 
     assert combine.__doc__
     assert all(f'"{name}"' in combine.__doc__ for name in COMBINERS if name != "laplace")

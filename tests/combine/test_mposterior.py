@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardmc.combine import MPosterior
+from shardmc.combiners import MPosterior
 from shardmc.errors import OptionError
 from shardmc.types import ShardDraws
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shardmc.combine import Product
-from shardmc.combine.kernel_product import KernelProduct
+from shardmc.combiners import Product
+from shardmc.combiners.kernel_product import KernelProduct
 from shardmc.errors import OptionError
 from shardmc.types import ShardDraws
 

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from shardmc.combine import combine
-from shardmc.combine.named import Layout, from_columns
-from shardmc.combine.read import read_draws, read_shards
+from shardmc.combiners import combine
+from shardmc.combiners.named import Layout, from_columns
+from shardmc.combiners.read import read_draws, read_shards
 from shardmc.errors import OptionError, RunError
 
 CMDSTAN = """# stan_version_major = 2

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardmc.combine import Recenter, named_combiner
-from shardmc.combine.moments import transport
+from shardmc.combiners import Recenter, named_combiner
+from shardmc.combiners.moments import transport
 from shardmc.errors import OptionError
 from shardmc.types import Located, Mode, ShardDraws
 

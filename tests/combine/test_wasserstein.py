@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardmc.combine import Wasserstein
-from shardmc.combine.wasserstein import barycenter_covariance, free_support_barycenter
+from shardmc.combiners import Wasserstein
+from shardmc.combiners.wasserstein import barycenter_covariance, free_support_barycenter
 from shardmc.errors import OptionError
 from shardmc.types import ShardDraws
 

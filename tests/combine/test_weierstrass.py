@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shardmc.combine import Weierstrass, named_combiner
+from shardmc.combiners import Weierstrass, named_combiner
 from shardmc.errors import OptionError
 from shardmc.types import ShardDraws
 

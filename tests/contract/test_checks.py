@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardmc.check import CHECKS, Certify, Evidence
-from shardmc.types import Finding, Located, Mode
+from shardmc.types import Finding, Gradients, Located, Mode
 
 SHARDS, DRAWS, DIM = 10, 400, 2
 
@@ -35,7 +35,7 @@ def good() -> Evidence:
         located=located,
         theta=noise.reshape(-1, DIM),
         shard=np.repeat(np.arange(SHARDS), DRAWS),
-        score=lambda points: -points,
+        score=lambda points: Gradients(-points),
         effective=lambda: np.full(DIM, float(SHARDS * DRAWS)),
         rng=np.random.default_rng(1),
         certify=Certify(),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from shardmc.combine import COMBINERS, named_combiner
+from shardmc.combiners import COMBINERS, named_combiner
 from shardmc.errors import OptionError
 from shardmc.types import Combined, Combiner, Located, Mode, ShardDraws
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardmc.data import as_source
-from shardmc.glm.families import (
+from shardmc.formulas.families import (
     FAMILIES,
     Bernoulli,
     Binomial,
@@ -24,9 +24,9 @@ from shardmc.glm.families import (
     StudentT,
     family_from_dict,
 )
-from shardmc.glm.prepare import prepare
-from shardmc.glm.priors import Prior
-from shardmc.glm.regression import model_of
+from shardmc.formulas.prepare import prepare
+from shardmc.formulas.priors import Prior
+from shardmc.formulas.regression import model_of
 
 ROWS = 400
 ETA = np.linspace(-1, 1, ROWS)

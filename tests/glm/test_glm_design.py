@@ -11,10 +11,10 @@ import pytest
 
 from shardmc.data import as_source
 from shardmc.errors import ModelError
-from shardmc.glm import design_scan, table_scan
-from shardmc.glm.design import Design
-from shardmc.glm.families import named_family
-from shardmc.glm.prepare import prepare
+from shardmc.formulas import design_scan, table_scan
+from shardmc.formulas.design import Design
+from shardmc.formulas.families import named_family
+from shardmc.formulas.prepare import prepare
 
 FORMULAS = [
     "y ~ x + g",

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from shardmc.errors import ModelError
-from shardmc.glm.expression import parse_expression
-from shardmc.glm.families import Moments
-from shardmc.glm.formula import Formula
+from shardmc.formulas.expression import parse_expression
+from shardmc.formulas.families import Moments
+from shardmc.formulas.formula import Formula
 
 COLUMNS = ["y", "a", "b", "my col", "w"]
 

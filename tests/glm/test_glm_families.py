@@ -7,7 +7,7 @@ import pytest
 from scipy import special, stats
 
 from shardmc.errors import DataError, OptionError
-from shardmc.glm.families import (
+from shardmc.formulas.families import (
     FAMILIES,
     Bernoulli,
     Binomial,
@@ -21,7 +21,7 @@ from shardmc.glm.families import (
     family_from_dict,
     named_family,
 )
-from shardmc.glm.families.special import (
+from shardmc.formulas.families.special import (
     log_gamma_half_step,
     softplus,
     stirling_remainder,

@@ -8,7 +8,7 @@ from scipy import stats
 
 import shardmc
 from shardmc.errors import DataError, OptionError, RunError
-from shardmc.glm import Prior, design_of, glm, posterior_predictive_check, predict, predict_file
+from shardmc.formulas import Prior, design_of, glm, posterior_predictive_check, predict, predict_file
 
 # Each of about 40 comparisons raises a false alarm with probability below 2.5e-8: 1e-6 in all.
 Z = stats.norm.isf(1.25e-8)

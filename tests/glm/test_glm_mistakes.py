@@ -8,10 +8,10 @@ import pytest
 
 from shardmc.data import as_source
 from shardmc.errors import DataError, ModelError, OptionError, ShardmcError
-from shardmc.glm import glm
-from shardmc.glm.families import named_family
-from shardmc.glm.prepare import prepare
-from shardmc.glm.regression import _Formula, _separation
+from shardmc.formulas import glm
+from shardmc.formulas.families import named_family
+from shardmc.formulas.prepare import prepare
+from shardmc.formulas.regression import _Formula, _separation
 from shardmc.types import Finding
 
 

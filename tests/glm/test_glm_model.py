@@ -10,11 +10,11 @@ import pytest
 from scipy import special, stats
 
 from shardmc.data import Partition, as_source
-from shardmc.glm import posterior_predictive_check, predict
-from shardmc.glm.families import named_family
-from shardmc.glm.model import build_model, named_draws
-from shardmc.glm.prepare import prepare
-from shardmc.glm.regression import _start, model_of
+from shardmc.formulas import posterior_predictive_check, predict
+from shardmc.formulas.families import named_family
+from shardmc.formulas.model import build_model, named_draws
+from shardmc.formulas.prepare import prepare
+from shardmc.formulas.regression import _start, model_of
 
 N = 400
 

@@ -6,8 +6,8 @@ import pytest
 from scipy import stats
 
 from shardmc.errors import OptionError
-from shardmc.glm.families import Bernoulli, Gaussian, Poisson, ResponseSummary, StudentT
-from shardmc.glm.priors import Prior, choose_priors, log_density
+from shardmc.formulas.families import Bernoulli, Gaussian, Poisson, ResponseSummary, StudentT
+from shardmc.formulas.priors import Prior, choose_priors, log_density
 
 DENSITIES = {
     "normal(1, 2.5)": stats.norm(1, 2.5),

@@ -12,9 +12,9 @@ from jax.scipy.special import betaln, gammaln
 
 import shardmc
 from shardmc.data import as_source
-from shardmc.glm.families import FAMILIES, named_family
-from shardmc.glm.prepare import prepare
-from shardmc.glm.regression import model_of
+from shardmc.formulas.families import FAMILIES, named_family
+from shardmc.formulas.prepare import prepare
+from shardmc.formulas.regression import model_of
 from shardmc.model.precision import double_precision
 
 ROWS = 3_000

@@ -14,10 +14,10 @@ import pytest
 import shardmc
 from shardmc.data import Partition, as_source
 from shardmc.errors import ModelError, OptionError, ShardmcError
-from shardmc.glm import glm
-from shardmc.glm.families import named_family
-from shardmc.glm.predict import _level_summary
-from shardmc.glm.prepare import prepare
+from shardmc.formulas import glm
+from shardmc.formulas.families import named_family
+from shardmc.formulas.predict import _level_summary
+from shardmc.formulas.prepare import prepare
 
 ROWS = 400
 OWN = {"Intercept", "sigma", "coefficients"}  # names that parameters of the model have

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from shardmc import report
-from shardmc.combine.density import density_curve
+from shardmc.combiners.density import density_curve
 from shardmc.errors import OptionError
 from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
 from shardmc.report.shards import outlying

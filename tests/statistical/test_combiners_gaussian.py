@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shardmc.combine import MPosterior, Product, Recenter, Wasserstein, Weierstrass, named_combiner
+from shardmc.combiners import MPosterior, Product, Recenter, Wasserstein, Weierstrass, named_combiner
 from shardmc.types import Located, Mode, Scaling, ShardDraws
 
 LEVEL = 5e-10

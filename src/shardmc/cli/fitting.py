@@ -119,7 +119,7 @@ def fit(
     from shardmc.check import Certify
     from shardmc.cli.console import StageBars, said, show_posterior
     from shardmc.data import as_source
-    from shardmc.glm import glm
+    from shardmc.formulas import glm
 
     most = max(certify_draws, Certify.max_draws)
     certify = Certify(certify_draws, most, certify_rows, certify_mean, certify_sd)

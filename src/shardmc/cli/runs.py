@@ -72,7 +72,7 @@ def predict(
     """Predict the response of new rows, with intervals."""
     import shardmc
     from shardmc.errors import unknown
-    from shardmc.glm import predict_file
+    from shardmc.formulas import predict_file
 
     kinds = ("mean", "interval", "response")
     if kind not in kinds:

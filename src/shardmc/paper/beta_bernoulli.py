@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from shardmc.combine.density import bandwidth_of, density_at
-from shardmc.combine.distance import marginal_l2
+from shardmc.combiners.density import bandwidth_of, density_at
+from shardmc.combiners.distance import marginal_l2
 from shardmc.locate import KEEP
 from shardmc.model import Model
 from shardmc.paper.beta import Beta, affine_density, shifted_density

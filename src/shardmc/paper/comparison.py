@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from shardmc.combine import named_combiner
-from shardmc.combine.recenter import Recenter
+from shardmc.combiners import named_combiner
+from shardmc.combiners.recenter import Recenter
 from shardmc.data import Blocks, Partition, as_source
 from shardmc.engine import Local
 from shardmc.locate import locate, locate_shards

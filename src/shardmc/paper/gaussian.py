@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from shardmc.combine.distance import joint_l2, marginal_l2
-from shardmc.combine.recenter import Recenter
+from shardmc.combiners.distance import joint_l2, marginal_l2
+from shardmc.combiners.recenter import Recenter
 from shardmc.model import Model
 from shardmc.paper.comparison import (
     OURS,

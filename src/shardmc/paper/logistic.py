@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from shardmc.combine.distance import gaussian_kl, marginal_l2, mean_distance
-from shardmc.combine.recenter import Recenter
+from shardmc.combiners.distance import gaussian_kl, marginal_l2, mean_distance
+from shardmc.combiners.recenter import Recenter
 from shardmc.model import Model
 from shardmc.paper.comparison import (
     OURS,

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.combine.density import bandwidth_of, density_at
-from shardmc.combine.recenter import Recenter
+from shardmc.combiners.density import bandwidth_of, density_at
+from shardmc.combiners.recenter import Recenter
 from shardmc.model import Model
 from shardmc.paper.result import Call, Claim, Figure, Result, Table, prose
 from shardmc.paper.style import BLACK, BLUE, ORANGE, RED, canvas, legend_above

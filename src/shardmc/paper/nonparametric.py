@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.combine.recenter import Recenter
+from shardmc.combiners.recenter import Recenter
 from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.model import Model

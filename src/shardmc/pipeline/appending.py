@@ -12,8 +12,8 @@ from typing import Any, final
 import numpy as np
 
 from shardmc.check import Certify, Score, certify_options
-from shardmc.combine import Recenter
-from shardmc.combine.moments import symmetric, transport
+from shardmc.combiners import Recenter
+from shardmc.combiners.moments import symmetric, transport
 from shardmc.data import Blocks, Partition
 from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Local

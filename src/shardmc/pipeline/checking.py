@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from shardmc.check import CHECKS, Evidence, Outcome, Score, ordered
-from shardmc.combine.pool import pooled_count
+from shardmc.combiners.pool import pooled_count
 from shardmc.locate import SampledGradients, gradients, gradients_call
 from shardmc.pipeline.stage import Checked, Job, Log, Stage, State, known
 from shardmc.posterior import ShardTable

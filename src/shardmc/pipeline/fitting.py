@@ -11,7 +11,7 @@ from typing import Any, Protocol, final, runtime_checkable
 import numpy as np
 
 from shardmc.check import Certify, certify_options
-from shardmc.combine import named_combiner
+from shardmc.combiners import named_combiner
 from shardmc.data import Partition, Source, as_source
 from shardmc.engine import Local
 from shardmc.errors import OptionError

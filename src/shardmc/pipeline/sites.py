@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardmc.combine import Recenter, named_combiner
+from shardmc.combiners import Recenter, named_combiner
 from shardmc.data import Blocks, Partition
 from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Local

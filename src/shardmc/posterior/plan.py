@@ -74,4 +74,4 @@ class Regression(_Record):
     dropped_rows: int
     """Rows left out because of missing values."""
     design: Mapping[str, Any]
-    """How columns become predictors, as `shardmc.glm.design.Design` writes and reads it."""
+    """How columns become predictors, as `shardmc.formulas.design.Design` writes and reads it."""

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import ConnectionPatch, PathPatch
 from matplotlib.path import Path
 
-from shardmc.combine.density import density_curve, density_of_plane, plane_axes
+from shardmc.combiners.density import density_curve, density_of_plane, plane_axes
 from shardmc.errors import OptionError
 from shardmc.posterior import Posterior
 from shardmc.report.choice import coordinates, label, shards_to_draw, worst_pair

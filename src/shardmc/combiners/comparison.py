@@ -1,0 +1,195 @@
+"""Run several combiners on the same shards and measure how far each lies from a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmc.combiners.combining import COMBINERS, named_combiner
+from shardmc.combiners.distance import Distribution, Side, distances, noise_floor
+from shardmc.combiners.named import Layout
+from shardmc.combiners.read import read_draws, read_shards
+from shardmc.errors import OptionError, ShardmcError, unknown
+from shardmc.types import Combiner, Located, Scaling, ShardDraws
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table of methods and their distances from a reference, and the methods' notes."""
+
+    table: pd.DataFrame  # one row per method, then the noise floors
+    notes: Mapping[str, tuple[str, ...]]
+
+    def __str__(self) -> str:
+        return aligned([["method", *self.table.columns], *self._cells()])
+
+    def markdown(self) -> str:
+        """The table in Markdown."""
+        head = ["method", *self.table.columns]
+        rule = ["---"] + ["---:"] * len(self.table.columns)
+        return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *self._cells()))
+
+    def _cells(self) -> list[list[str]]:
+        return [
+            [str(name), *(_cell(column, value) for column, value in row.items())]
+            for name, row in self.table.iterrows()
+        ]
+
+
+def compare(
+    draws: Any,
+    reference: Any,
+    combiners: Sequence[str | Combiner] | None = None,
+    *,
+    scaling: Scaling = "rescaled",
+    shares: Sequence[float] | np.ndarray | None = None,
+    located: Located | None = None,
+    names: Sequence[str] | None = None,
+    distance_names: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """Combine the same shards by several methods and measure the distance of each from a reference.
+
+    Parameters
+    ----------
+    draws
+        Draws of the shards, in any form that `combine` takes; or a mapping {"rescaled": ..., "fractional":
+        ...} with both kinds of subposteriors, of which each method gets the one it combines.
+    reference
+        Draws of the full posterior, in any form that one shard may have; or exact distributions, one per
+        coordinate (`shardmc.combiners.distance`).
+    combiners
+        Names or combiners. By default every one for which there are draws.
+    scaling
+        Which subposteriors `draws` come from, if it is not a mapping. A method that combines the other kind is
+        refused.
+    shares, located, names
+        As in `combine`.
+    distance_names
+        Keys of `shardmc.combiners.distance.DISTANCES`. By default all that the reference allows.
+    seed
+        The seed of the random numbers of the methods and of the noise floor.
+
+    Returns
+    -------
+    Comparison
+        Prints as a table: distances, number of draws, seconds. The last rows are noise floors: the same
+        distances for as many independent draws of the reference. A method that refused has no numbers, and
+        its note says why.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> result = compare(rng.normal(size=(5, 1000, 1)), rng.normal(size=(1000, 1)), ["recenter", "pie"])
+    >>> list(result.table.index)
+    ['recenter', 'pie', 'noise floor, 5000 draws']
+    """
+    import pandas as pd
+
+    shards, layout = _both_scalings(draws, scaling, shares, names)
+    target = _reference(reference, layout, names)
+    chosen = _chosen(combiners, shards, located)
+    rows: dict[str, dict[str, float]] = {}
+    notes: dict[str, tuple[str, ...]] = {}
+    for label, method in chosen.items():
+        try:
+            begin = perf_counter()
+            combined = method(shards[method.scaling], located, np.random.default_rng(seed))
+            seconds = perf_counter() - begin
+        except ShardmcError as error:
+            rows[label], notes[label] = {}, (str(error),)
+            continue
+        found = distances(combined.values, target, distance_names)
+        rows[label] = {**found, "draws": len(combined.values), "seconds": seconds}
+        notes[label] = combined.notes
+    for count in sorted({int(row["draws"]) for row in rows.values() if row}):
+        floor = noise_floor(target, count, distance_names, seed=seed)
+        rows[f"noise floor, {count} draws"] = {**floor, "draws": count}
+    return Comparison(pd.DataFrame(list(rows.values()), index=list(rows)), notes)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as text, the first column to the left and the others to the right.
+
+    >>> print(aligned([["method", "l2"], ["pie", "0.25"]]))
+    method    l2
+    pie     0.25
+    """
+    widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if j else cell.ljust(width)
+            for j, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+
+
+def _cell(column: Any, value: float) -> str:
+    if not np.isfinite(value):
+        return "" if np.isnan(value) else "inf"
+    return f"{value:.0f}" if column == "draws" else f"{value:.3g}"
+
+
+def _both_scalings(
+    draws: Any, scaling: Scaling, shares: Any, names: Sequence[str] | None
+) -> tuple[dict[Scaling, ShardDraws], Layout]:
+    kinds = ("rescaled", "fractional")
+    given = draws if isinstance(draws, Mapping) else {scaling: draws}
+    share = None if shares is None else np.asarray(shares, dtype=np.float64)
+    shards: dict[Scaling, ShardDraws] = {}
+    layouts = []
+    for kind, values in given.items():
+        if kind not in kinds:
+            raise unknown("scaling", kind, kinds)
+        arrays, layout = read_shards(values, names)
+        shards[kind] = ShardDraws.of(arrays, share, kind)
+        layouts.append(layout)
+    if any(layout != layouts[0] for layout in layouts):
+        raise OptionError("The rescaled and the fractional draws have different parameters.")
+    return shards, layouts[0]
+
+
+def _reference(reference: Any, layout: Layout, names: Sequence[str] | None) -> Side:
+    if isinstance(reference, Distribution):
+        return [reference]
+    if isinstance(reference, (list, tuple)) and reference and isinstance(reference[0], Distribution):
+        return reference
+    named = read_draws(reference, names)
+    given = Layout.of(named)
+    if dict(given.shapes) != dict(layout.shapes):
+        raise OptionError(
+            f"The reference has parameters {', '.join(given.names[:8])}; the shards have "
+            f"{', '.join(layout.names[:8])}."
+        )
+    return layout.flatten(named)
+
+
+def _chosen(
+    combiners: Sequence[str | Combiner] | None, shards: Mapping[Scaling, ShardDraws], located: Located | None
+) -> dict[str, Combiner]:
+    """The combiners to run, by the label of their row."""
+    if combiners is None:
+        made = {name: named_combiner(name) for name in COMBINERS if name != "laplace" or located is not None}
+        return {name: one for name, one in made.items() if one.scaling in shards}
+    if isinstance(combiners, (str, Combiner)):
+        combiners = [combiners]
+    chosen: dict[str, Combiner] = {}
+    for method in combiners:
+        made = named_combiner(method)
+        label = method if isinstance(method, str) else repr(method)
+        if made.scaling not in shards:
+            raise OptionError(
+                f"{label} combines draws of {made.scaling} subposteriors, and others were given. Give "
+                "{'rescaled': ..., 'fractional': ...}, or say "
+                f"scaling={made.scaling!r} if that is what they are."
+            )
+        chosen[label] = made
+    return chosen

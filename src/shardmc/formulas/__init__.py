@@ -1,0 +1,38 @@
+"""Generalised linear models from formulas: fitting, priors, prediction."""
+
+from shardmc.formulas.design import Design, design_of
+from shardmc.formulas.families import (
+    FAMILIES,
+    Bernoulli,
+    Binomial,
+    Family,
+    Gamma,
+    Gaussian,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+    StudentT,
+)
+from shardmc.formulas.predict import posterior_predictive_check, predict, predict_file
+from shardmc.formulas.priors import Prior
+from shardmc.formulas.regression import glm
+
+__all__ = [
+    "FAMILIES",
+    "Bernoulli",
+    "Binomial",
+    "Design",
+    "Family",
+    "Gamma",
+    "Gaussian",
+    "NegativeBinomial",
+    "Ordinal",
+    "Poisson",
+    "Prior",
+    "StudentT",
+    "design_of",
+    "glm",
+    "posterior_predictive_check",
+    "predict",
+    "predict_file",
+]

@@ -1,0 +1,193 @@
+"""The design of a model from a formula: how rows are encoded, scaled and modelled. It can be stored as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypedDict, cast, final
+
+import numpy as np
+import pyarrow as pa
+
+from shardmc.data.columns import float_type
+from shardmc.errors import RunError
+from shardmc.formulas.chunk import Chunk, Kind, as_chunk
+from shardmc.formulas.encoder import Encoder
+from shardmc.formulas.families import Family, family_from_dict
+from shardmc.formulas.priors import COEFFICIENTS, Prior
+from shardmc.formulas.roles import Roles
+from shardmc.names import quoted_where_taken
+from shardmc.posterior import Posterior
+
+VERSION = 1
+"""Version of the stored form."""
+CENTERED = "_centered"
+"""Suffix of the location's name if it belongs to a row with shifted columns at zero."""
+
+
+class StoredScaling(TypedDict):
+    """A `Scaling` as JSON can hold it."""
+
+    means: list[float]
+    sds: list[float]
+    shifts: list[float]
+    response_shift: float
+    response_scale: float
+
+
+class StoredDesign(TypedDict):
+    """A `Design` as JSON can hold it."""
+
+    version: int
+    encoder: dict[str, Any]
+    roles: dict[str, Any]
+    family: dict[str, Any]
+    kinds: dict[str, Kind]
+    scaling: StoredScaling
+    priors: dict[str, str]
+    num_rows: int
+
+
+@final
+@dataclass(frozen=True)
+class Scaling:
+    """What is subtracted from and divided out of columns before they become float32; it does not change the result.
+
+    A column far from zero compared to its spread (a year, a time stamp) would lose its digits in float32, and the
+    intercept would be a difference of large numbers. So the mean of such a column is subtracted.
+    """
+
+    means: np.ndarray  # (column,)
+    sds: np.ndarray
+    shifts: np.ndarray
+    response_shift: float = 0.0
+    response_scale: float = 1.0
+
+    @property
+    def is_shifted(self) -> bool:
+        return bool(self.shifts.any()) or self.response_shift != 0
+
+    def to_dict(self) -> StoredScaling:
+        return {
+            "means": self.means.tolist(),
+            "sds": self.sds.tolist(),
+            "shifts": self.shifts.tolist(),
+            "response_shift": self.response_shift,
+            "response_scale": self.response_scale,
+        }
+
+    @staticmethod
+    def from_dict(stored: StoredScaling) -> Scaling:
+        means, sds, shifts = (np.asarray(stored[name], np.float64) for name in ("means", "sds", "shifts"))
+        return Scaling(means, sds, shifts, stored["response_shift"], stored["response_scale"])
+
+
+@final
+@dataclass(frozen=True)
+class Design:
+    """Everything about a generalised linear model except its rows."""
+
+    encoder: Encoder
+    roles: Roles
+    family: Family
+    kinds: Mapping[str, Kind]
+    """What each column holds: those of response, offset, exposure and trials, and those of the predictors."""
+    scaling: Scaling
+    priors: Mapping[str, Prior]
+    num_rows: int
+
+    @property
+    def has_location(self) -> bool:
+        """Whether there is an intercept, or a family's own location such as cutpoints."""
+        return self.encoder.formula.has_intercept or self.family.location_is_auxiliary
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Coefficients, named after the columns of the design matrix; in backticks if the model uses that name."""
+        return quoted_where_taken(self.encoder.names, self._own_names())
+
+    def _own_names(self) -> set[str]:
+        """Names of all other parameters that the model could have, and of their entries."""
+        location = self.family.location
+        sampled = (location, location + CENTERED)
+        entries = range(len(self.family.levels_of_response or ()))
+        cutpoints = {f"{name}[{k}]" for name in sampled for k in entries}
+        return {*sampled, *self.family.auxiliaries, COEFFICIENTS, *cutpoints}
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.kinds)
+
+    def chunk(self, table: pa.Table, kinds: Mapping[str, Kind] | None = None) -> Chunk:
+        """Some rows of a table as expressions and formulas take them."""
+        return as_chunk(table, self.kinds if kinds is None else kinds, self.encoder.levels)
+
+    def rows(self, table: pa.Table) -> dict[str, np.ndarray]:
+        """Some rows of a table as the log-likelihood reads them."""
+        chunk = self.chunk(table)
+        real = float_type()
+        response = self.family.encode(
+            self.roles.explained(chunk, self.family.levels_of_response, self.family)
+        )
+        if self.family.location_scale:
+            response = (response - self.scaling.response_shift) / self.scaling.response_scale
+        rows = {"response": response if response.dtype.kind == "i" else response.astype(real)}
+        if self.names:
+            scaled = (self.encoder.matrix(chunk) - self.scaling.shifts) / self.scaling.sds
+            rows["design"] = scaled.astype(real)
+        offset = self.roles.offset_values(chunk)
+        if offset is not None and not self.family.location_scale:
+            rows["offset"] = offset.astype(real)
+        trials = self.roles.trial_values(chunk, len(response))
+        if trials is not None:
+            rows["trials"] = trials.astype(real)
+        return rows
+
+    @cached_property
+    def label(self) -> str:
+        """A text that identifies the design: another text, other rows or another model."""
+        return json.dumps(self.to_dict(), sort_keys=True)
+
+    def to_dict(self) -> StoredDesign:
+        """Plain lists, numbers and texts, as JSON can hold them."""
+        return {
+            "version": VERSION,
+            "encoder": self.encoder.to_dict(),
+            "roles": self.roles.to_dict(),
+            "family": self.family.to_dict(),
+            "kinds": dict(self.kinds),
+            "scaling": self.scaling.to_dict(),
+            "priors": {name: str(prior) for name, prior in self.priors.items()},
+            "num_rows": self.num_rows,
+        }
+
+    @staticmethod
+    def from_dict(stored: Mapping[str, Any]) -> Design:
+        """The design that `to_dict` wrote; nothing in it is executed."""
+        if stored.get("version") != VERSION:
+            raise RunError(
+                f"The formula's design in the file has version {stored.get('version')!r}; this shardmc reads version "
+                f"{VERSION}."
+            )
+        stored = cast(StoredDesign, stored)
+        return Design(
+            Encoder.from_dict(stored["encoder"]),
+            Roles.from_dict(stored["roles"]),
+            family_from_dict(stored["family"]),
+            stored["kinds"],
+            Scaling.from_dict(stored["scaling"]),
+            {name: Prior.parse(text) for name, text in stored["priors"].items()},
+            stored["num_rows"],
+        )
+
+
+def design_of(posterior: Posterior) -> Design:
+    """The design of a posterior that `glm` made, also after it was saved and loaded."""
+    if posterior.regression is None:
+        raise RunError(
+            "This is the posterior of a model without a formula, so shardmc does not know which columns to use. Give a "
+            "function, as in posterior.predict(rows, function=lambda params, rows: ...), or use posterior.draws."
+        )
+    return Design.from_dict(posterior.regression.design)

@@ -1,0 +1,224 @@
+"""The design matrix of some rows, from a formula whose levels, knots and scales are known from all rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+from formulaic import ModelSpec
+from formulaic.errors import DataMismatchWarning, FormulaicError
+from formulaic.parser.types import Factor
+
+from shardmc.errors import DataError, ModelError
+from shardmc.formulas.chunk import Chunk, Kind, Level, refuse_level
+from shardmc.formulas.formula import Formula, is_intercept
+from shardmc.names import quoted_where_taken
+
+
+@final
+@dataclass(frozen=True)
+class Encoder:
+    """Turns rows into the numbers that coefficients multiply.
+
+    It holds everything that depends on all rows as plain numbers and texts. So every piece of a table is encoded in
+    the same way, and so are new rows years later.
+
+    Parameters
+    ----------
+    formula
+        What to encode.
+    kinds
+        What each column of the predictors holds.
+    levels
+        Levels of each column of text.
+    categories
+        Levels of each factor C(...).
+    states
+        What each transform, such as scale(x) or bs(x, df=4), must know of all rows: mean and scale, knots and bounds.
+    names
+        Columns of the design matrix, without the intercept.
+    """
+
+    formula: Formula
+    kinds: Mapping[str, Kind]
+    levels: Mapping[str, Sequence[Level]]
+    categories: Mapping[str, Sequence[Level]]
+    states: Mapping[str, Mapping[str, Any]]
+    names: tuple[str, ...]
+    _specs: list[ModelSpec] = field(default_factory=list, repr=False, compare=False)
+
+    @staticmethod
+    def learn(
+        formula: Formula,
+        kinds: Mapping[str, Kind],
+        levels: Mapping[str, Sequence[Level]],
+        categories: Mapping[str, Sequence[Level]],
+        states: Mapping[str, Mapping[str, Any]],
+        sample: Chunk,
+        num_rows: int,
+    ) -> Encoder:
+        """An encoder that learns the rest (knots, polynomials) from a sample of the rows."""
+        blank = Encoder(formula, kinds, levels, categories, states, ())
+        _, spec = blank._materialize(blank._new_spec(), sample)
+        known = {
+            key: _scaled(state, num_rows, _length(sample)) for key, state in spec.transform_state.items()
+        }
+        _refuse_levels_like_terms(spec, {**levels, **categories})
+        names = _names(spec)
+        repeated = {name for name, count in Counter(names).items() if count > 1}
+        if repeated:
+            raise ModelError(
+                f"Two columns of the formula would both be called {min(repeated)!r}; rename a column or a level."
+            )
+        return Encoder(formula, kinds, levels, categories, known, names)
+
+    def matrix(self, chunk: Chunk) -> np.ndarray:
+        """The design matrix (row, column) in float64, without the intercept."""
+        self._refuse_new_levels(chunk)
+        if not self.names:
+            return np.empty((_length(chunk), 0))
+        spec = self._specs[0] if self._specs else self._new_spec()
+        matrix, spec = self._materialize(spec, chunk)
+        if not self._specs:
+            found = _names(spec)
+            if found != self.names:
+                raise ModelError(
+                    f"The formula now makes the columns {', '.join(found)}, but the model has {', '.join(self.names)}."
+                )
+            self._specs.append(spec)
+        constant = [is_intercept(part.term) for part in spec.structure or () for _ in part.columns]
+        return matrix[:, ~np.array(constant)] if any(constant) else matrix
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists, numbers and texts, as JSON can hold them."""
+        return {
+            "formula": self.formula.text,
+            "kinds": dict(self.kinds),
+            "levels": {name: list(found) for name, found in self.levels.items()},
+            "categories": {name: list(found) for name, found in self.categories.items()},
+            "states": {name: _plain(state) for name, state in self.states.items()},
+            "names": list(self.names),
+        }
+
+    @staticmethod
+    def from_dict(stored: Mapping[str, Any]) -> Encoder:
+        """The encoder that `to_dict` wrote; its formula is checked like a new one."""
+        formula = Formula(stored["formula"])
+        formula.check_columns({**dict.fromkeys(formula.response.columns, "number"), **stored["kinds"]})
+        return Encoder(
+            formula,
+            stored["kinds"],
+            stored["levels"],
+            stored["categories"],
+            {name: _restored(state) for name, state in stored["states"].items()},
+            tuple(stored["names"]),
+        )
+
+    def _new_spec(self) -> ModelSpec:
+        return ModelSpec(
+            formula=self.formula.predictors,
+            output="numpy",
+            na_action="ignore",  # pyright: ignore[reportArgumentType] - it takes the name too
+            transform_state={key: dict(state) for key, state in self.states.items()},
+            encoder_state={
+                name: (Factor.Kind.CATEGORICAL, {"categories": list(found)})
+                for name, found in self.categories.items()
+            },
+        )
+
+    def _materialize(self, spec: ModelSpec, chunk: Chunk) -> tuple[np.ndarray, ModelSpec]:
+        table = pd.DataFrame(chunk, index=pd.RangeIndex(_length(chunk)), copy=False)
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("error", DataMismatchWarning)
+                made = spec.get_model_matrix(table)
+        except (FormulaicError, DataMismatchWarning, TypeError, ValueError) as error:
+            raise _explained(error) from error
+        assert made.model_spec is not None
+        return np.asarray(made, dtype=np.float64), made.model_spec
+
+    def _refuse_new_levels(self, chunk: Chunk) -> None:
+        """Refuse new levels of numbers and expressions in C(...); texts were checked when they became levels."""
+        for name, known in self.categories.items():
+            expression = self.formula.expressions[name]
+            if expression.levels is None and expression.category_column in self.levels:
+                continue
+            values = pd.Series(expression.values(chunk, expression.category))
+            new = ~values.isin(list(known))
+            if new.any():
+                refuse_level(name, values[new].tolist(), known)
+
+
+def _names(spec: ModelSpec) -> tuple[str, ...]:
+    """Names of the columns without the intercept. A column of the table is quoted if another term has its name."""
+    parts = [part for part in spec.structure or () if not is_intercept(part.term)]
+    others = [str(name) for part in parts if not _is_column(part) for name in part.columns]
+    names: list[str] = []
+    for part in parts:
+        found = [str(name) for name in part.columns]
+        names += quoted_where_taken(found, others) if _is_column(part) else found
+    return tuple(names)
+
+
+def _is_column(part: Any) -> bool:
+    """Whether a term is an untransformed column of numbers."""
+    first, *others = part.term.factors
+    return not others and first.eval_method is Factor.EvalMethod.LOOKUP and part.columns == [first.expr]
+
+
+def _refuse_levels_like_terms(spec: ModelSpec, levels: Mapping[str, Sequence[Level]]) -> None:
+    """Refuse levels that would give two columns of an interaction the same name: formulaic would drop one."""
+    products = any(len(term.factors) > 1 for term in spec.formula)
+    for name, found in levels.items() if products else ():
+        bad = [level for level in found if "]:" in str(level)]
+        if bad:
+            raise ModelError(
+                f"The level {bad[0]!r} of {name!r} looks like a product of terms, and the formula has products: "
+                "rename the level."
+            )
+
+
+def _length(chunk: Chunk) -> int:
+    return len(next(iter(chunk.values()))) if chunk else 0
+
+
+def _explained(error: Exception) -> DataError | ModelError:
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    if "beyond upper and/or lower bounds" in text:
+        return DataError(
+            "Some rows lie outside the range that a spline's column had in the fit; write in the formula what to do "
+            "with such rows, as in bs(x, df=5, extrapolation='clip') or 'extend', and fit again."
+        )
+    return ModelError(f"The formula cannot be computed on these rows: {text}.")
+
+
+def _scaled(state: Mapping[str, Any], num_rows: int, sampled: int) -> dict[str, Any]:
+    """The state for all rows from that of a sample: sums of squares grow with the number of rows."""
+    known = dict(state)
+    if "norms2" in known:
+        known["norms2"] = {k: v * num_rows / sampled for k, v in known["norms2"].items()}
+    return known
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _restored(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Restore what JSON cannot hold: numbers as keys, and matrices."""
+    restored = {
+        key: {int(k): v for k, v in value.items()} if key in ("alpha", "norms2") else value
+        for key, value in state.items()
+    }
+    if isinstance(restored.get("constraints"), list):
+        restored["constraints"] = np.asarray(restored["constraints"])
+    return restored

@@ -1,0 +1,348 @@
+"""Expressions in formulas: which are allowed, which columns they read, and their values on some rows.
+
+Only listed functions are allowed, so that a formula read from a file is harmless. They must be elementwise, because a
+table is read piece by piece: the mean or rank of a piece is not that of the table. Transforms that need all rows, such
+as scale(x), get what they need from the first pass over the table.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, final
+
+import numpy as np
+from formulaic.transforms import TRANSFORMS as FUNCTIONS
+from formulaic.utils.code import sanitize_variable_names
+
+from shardmc.errors import DataError, ModelError, unknown
+from shardmc.formulas.chunk import Chunk, Level
+from shardmc.formulas.families import Moments
+
+_ELEMENTWISE = """
+abs absolute arccos arcsin arctan arctan2 cbrt ceil clip cos cosh exp exp2 expm1 fabs floor fmax fmin
+hypot log log10 log1p log2 logical_and logical_not logical_or maximum minimum mod power sign sin sinh
+sqrt square tan tanh trunc where
+"""
+_NUMPY = frozenset(_ELEMENTWISE.split())
+_PLAIN = frozenset(["I", "exp", "exp2", "log", "log10", "log2"])
+_CONTRASTS = frozenset(["Diff", "Helmert", "Poly", "Sum", "Treatment"])
+_CODINGS = frozenset(["SAS", "diff", "helmert", "poly", "sum", "treatment"])
+_NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.keyword, ast.Name, ast.Constant)
+_NODES += (ast.List, ast.Tuple, ast.Attribute, ast.Load, ast.operator, ast.unaryop, ast.cmpop)
+_LARGEST_POWER = 64
+_SCALINGS = {
+    "center": (),
+    "scale": ("center", "scale", "ddof"),
+    "standardize": ("center", "rescale", "ddof"),
+}
+"""Function -> its options in their order."""
+_SPLINES = frozenset(["bs", "cc", "cr", "cs"])
+_TRANSFORMS = frozenset([*_SCALINGS, *_SPLINES, "poly"])
+_QUOTED = re.compile("`([^`]+)`")
+
+
+@final
+@dataclass(frozen=True)
+class Transform:
+    """A function that must know all rows, such as scale(x): the key of its state, its argument and its options."""
+
+    function: str
+    key: str
+    inner: str
+    positional: tuple[Any, ...] = ()
+    named: tuple[tuple[str, Any], ...] = ()
+
+    @staticmethod
+    def of(node: ast.Call, function: str) -> Transform:
+        """The transform that a call in an expression means; its options must be plain values."""
+        try:
+            positional = tuple(ast.literal_eval(argument) for argument in node.args[1:])
+            named = tuple((str(k.arg), ast.literal_eval(k.value)) for k in node.keywords)
+        except ValueError:
+            raise ModelError(
+                f"{_source(node)!r} is not allowed: options of {function} must be plain numbers, texts or lists."
+            ) from None
+        frozen = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in named)
+        return Transform(function, _source(node), _source(node.args[0]), positional, frozen)
+
+    def state(self, moments: Moments) -> dict[str, Any]:
+        """What it must know of all rows, given the moments of its argument.
+
+        Means, scales and the bounds of splines are exact. Knots at quantiles and orthogonal polynomials are not here:
+        they are learned from a sample.
+        """
+        if self.function in _SPLINES:
+            bounds = {"lower_bound": float(moments.low), "upper_bound": float(moments.high)}
+            return {name: value for name, value in bounds.items() if name not in dict(self.named)}
+        return self._scaling(moments) if self.function in _SCALINGS else {}
+
+    def _scaling(self, moments: Moments) -> dict[str, Any]:
+        order = _SCALINGS[self.function]
+        options = dict(zip(order, self.positional, strict=False)) | dict(self.named)
+        by = options.get("rescale", options.get("scale", self.function != "center"))
+        center = options.get("center", True)
+        middle = float(moments.mean) if center is True else None if center is False else float(center)
+        ddof = options.get("ddof", 0 if self.function == "standardize" else 1)
+        about = 0.0 if middle is None else middle
+        squares = float(moments.squares) + moments.count * (float(moments.mean) - about) ** 2
+        spread = float(np.sqrt(squares / (moments.count - ddof))) if by is True else None
+        return {
+            "ddof": ddof,
+            "center": middle,
+            "scale": spread if by is True else None if by is False else float(by),
+        }
+
+
+@final
+@dataclass(frozen=True)
+class Expression:
+    """One expression: the columns that it reads, those that must be numbers, its transforms, its category if any."""
+
+    text: str
+    columns: tuple[str, ...]
+    numeric: tuple[str, ...]
+    code: str = ""
+    """The text in Python, with other names for columns quoted in backticks."""
+    transforms: tuple[Transform, ...] = ()
+    category: str | None = None
+    """The argument of C(...)."""
+    levels: tuple[Level, ...] | None = None
+    """The levels that C(..., levels=[...]) lists."""
+    aliases: tuple[tuple[str, str], ...] = ()
+    """Python's name -> column, for columns quoted in backticks."""
+    functions: frozenset[str] = frozenset()
+    """What it calls: C, np, log, ..."""
+    column: str | None = None
+    """The column, if the whole expression is one quoted column; its name may be anything."""
+
+    @property
+    def category_column(self) -> str | None:
+        """The column that a category consists of; None if it is an expression."""
+        column = dict(self.aliases).get(str(self.category), self.category)
+        return column if column in self.columns else None
+
+    def values(self, chunk: Chunk, part: str | None = None) -> np.ndarray:
+        """Values on some rows, (row,), of the expression or of the argument of a transform or category in it."""
+        if self.column is not None and part is None:
+            return np.asarray(chunk[self.column])
+        renamed = {new: chunk[old] for new, old in self.aliases}
+        return evaluate(self.code if part is None else part, {**chunk, **renamed})
+
+
+@lru_cache(maxsize=512)
+def parse_expression(text: str) -> Expression:
+    """Read an expression and refuse what is not allowed in it.
+
+    Examples
+    --------
+    >>> parse_expression("np.log(income) * age").columns
+    ('age', 'income')
+    >>> parse_expression("x - x.mean()")
+    Traceback (most recent call last):
+    shardmc.errors.ModelError: 'x.mean' in 'x - x.mean()' is not allowed: ...
+    """
+    whole = _QUOTED.fullmatch(text)
+    if whole:
+        return Expression(text, (whole[1],), (), column=whole[1])
+    refuse_words_of_python(text)
+    aliases: dict[str, str] = {}
+    try:
+        code = sanitize_variable_names(text, {}, aliases)
+        tree = ast.parse(code, mode="eval")
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ModelError(f"{text!r} in the formula is not understood: {error}.") from None
+    _Checker(text).check(tree)
+    used = list(_columns(tree))
+    columns = tuple(dict.fromkeys(aliases.get(name, name) for name, _ in used))
+    for new, old in aliases.items():
+        if new != old and any(name == new for name, _ in used) and new in columns:
+            raise ModelError(
+                f"Columns {old!r} and {new!r} cannot be told apart in {text!r}: rename one of them."
+            )
+    numeric = tuple(dict.fromkeys(aliases.get(name, name) for name, as_number in used if as_number))
+    category, levels = _category(tree)
+    transforms = tuple(
+        Transform.of(node, _called(node))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _called(node) in _TRANSFORMS
+    )
+    called = frozenset(node.id for node in _functions(tree) if isinstance(node, ast.Name))
+    return Expression(
+        text, columns, numeric, code, transforms, category, levels, tuple(aliases.items()), called
+    )
+
+
+def quoted(name: str) -> str:
+    """A column's name as an expression needs it: in backticks if it is not a Python name.
+
+    >>> quoted("age"), quoted("a/b"), quoted("class")
+    ('age', '`a/b`', '`class`')
+    """
+    return name if name.isidentifier() and not keyword.iskeyword(name) else f"`{name}`"
+
+
+def refuse_words_of_python(text: str) -> None:
+    """Refuse quoted names that are Python keywords: a table can hold them, but no expression can compute with them."""
+    for name in _QUOTED.findall(text):
+        if keyword.iskeyword(name):
+            raise ModelError(
+                f"{text!r} computes with the column {name!r}, whose name is a Python keyword: rename the column."
+            )
+
+
+def evaluate(text: str, chunk: Chunk) -> np.ndarray:
+    """Values of an expression on some rows: numbers (row,), or text.
+
+    >>> evaluate("np.log(x) * 2", {"x": np.array([1.0, np.e])})
+    array([0., 2.])
+    """
+    try:
+        with np.errstate(all="ignore"):
+            # `parse_expression` has allowed it: it calls nothing but listed functions.
+            value = eval(text, {"__builtins__": {}, **FUNCTIONS}, dict(chunk))
+    except Exception as error:
+        raise ModelError(f"{text!r} in the formula cannot be computed: {error}.") from error
+    value = getattr(value, "__wrapped__", value)  # what I(...) wraps
+    length = len(next(iter(chunk.values())))
+    array = np.asarray(value)
+    if array.ndim == 0:
+        array = np.full(length, array)
+    if array.shape != (length,):
+        raise ModelError(
+            f"{text!r} in the formula gives shape {array.shape} for {length} rows; it must give one value per row."
+        )
+    return array
+
+
+def check_columns(expression: Expression, available: Mapping[str, str]) -> None:
+    """Refuse columns that do not exist, and text where numbers are needed; `available` is name -> kind."""
+    for name in expression.columns:
+        if name not in available:
+            raise unknown("column", name, available)
+    for name in expression.numeric:
+        if available[name] == "text":
+            raise DataError(
+                f"Column {name!r} holds text, but {expression.text!r} needs numbers; make the column numbers first, "
+                f"or write C({name}) to use its values as levels."
+            )
+
+
+class _Checker:
+    """Refuses every part of an expression that is not on the lists above."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def check(self, tree: ast.Expression) -> None:
+        for node in ast.walk(tree):
+            if not isinstance(node, _NODES):
+                raise self._refusal(node, "use only arithmetic, comparisons and functions")
+            if isinstance(node, ast.Attribute):
+                self._check_attribute(node)
+            elif isinstance(node, ast.Call):
+                self._check_call(node)
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+                self._check_power(node)
+        self._check_nesting(tree)
+
+    def _check_attribute(self, node: ast.Attribute) -> None:
+        home = node.value.id if isinstance(node.value, ast.Name) else ""
+        if (home == "np" and node.attr in _NUMPY) or (home == "contr" and node.attr in _CODINGS):
+            return
+        raise self._refusal(node, f"of NumPy, use only {', '.join(sorted(_NUMPY))}")
+
+    def _check_call(self, node: ast.Call) -> None:
+        name = _called(node)
+        if name in ("lag", "hashed", "Q"):
+            advice = {
+                "lag": "it reads neighbouring rows, but rows are assigned to shards at random; make it a column first",
+                "hashed": "give the levels themselves with C(...)",
+                "Q": "quote the column's name in backticks instead",
+            }
+            raise self._refusal(node, advice[name])
+        known = _PLAIN | _TRANSFORMS | _CONTRASTS | {"C"}
+        if not isinstance(node.func, ast.Attribute) and name not in known:
+            functions = ", ".join([*sorted(known), "np.log and other functions of NumPy"])
+            raise self._refusal(node.func, f"it is not a known function; the known ones are {functions}")
+        if name in _TRANSFORMS | {"C"} and not node.args:
+            raise self._refusal(node, "it needs a column to be applied to")
+
+    def _check_power(self, node: ast.BinOp) -> None:
+        exponent = node.right.operand if isinstance(node.right, ast.UnaryOp) else node.right
+        value = exponent.value if isinstance(exponent, ast.Constant) else None
+        if not isinstance(value, int | float) or abs(value) > _LARGEST_POWER:
+            raise self._refusal(node, f"the exponent must be a number up to {_LARGEST_POWER}")
+
+    def _check_nesting(self, tree: ast.Expression) -> None:
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            inside = [
+                n for part in (*node.args, *node.keywords) for n in ast.walk(part) if isinstance(n, ast.Call)
+            ]
+            calls = {_called(n) for n in inside}
+            if _called(node) in _TRANSFORMS | {"C"} and calls & _TRANSFORMS:
+                raise self._refusal(
+                    node,
+                    "a transform of a transform needs another pass over the table; make the inner one a column",
+                )
+            if "C" in calls:
+                raise self._refusal(node, "C(...) must stand by itself")
+        stands_alone = isinstance(tree.body, ast.Call) and _called(tree.body) == "C"
+        if not stands_alone and any(isinstance(n, ast.Call) and _called(n) == "C" for n in ast.walk(tree)):
+            raise self._refusal(tree.body, "C(...) must stand by itself")
+
+    def _refusal(self, node: ast.AST, reason: str) -> ModelError:
+        return ModelError(f"{_source(node)!r} in {self.text!r} is not allowed: {reason}.")
+
+
+def _called(node: ast.Call) -> str:
+    """The plain name of the function; empty for np.log and the like."""
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _functions(tree: ast.Expression) -> Iterator[ast.expr]:
+    """Names of functions, of modules, and of contrasts in options of C(...)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield node.func
+            if _called(node) == "C":
+                options = (*node.args[1:], *(k.value for k in node.keywords))
+                yield from (n for n in options if isinstance(n, ast.Name) and n.id in _CONTRASTS)
+        elif isinstance(node, ast.Attribute):
+            yield node.value
+
+
+def _columns(tree: ast.Expression) -> Iterator[tuple[str, bool]]:
+    """Names of columns, and whether each must hold numbers at that place."""
+    functions = {id(node) for node in _functions(tree)}
+    free: set[int] = set()  # names that may be text: in comparisons, or as categories
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            free |= {id(n) for n in node.args[:1]} if _called(node) in ("C", "I") else set()
+        elif isinstance(node, ast.Compare):
+            free |= {id(n) for n in (node.left, *node.comparators)}
+    if isinstance(tree.body, ast.Name):
+        free.add(id(tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and id(node) not in functions:
+            yield node.id, id(node) not in free
+
+
+def _category(tree: ast.Expression) -> tuple[str | None, tuple[Level, ...] | None]:
+    node = tree.body
+    if not (isinstance(node, ast.Call) and _called(node) == "C"):
+        return None, None
+    levels = next((k.value for k in node.keywords if k.arg == "levels"), None)
+    listed = None if levels is None else tuple(ast.literal_eval(levels))
+    return _source(node.args[0]), listed
+
+
+def _source(node: ast.AST) -> str:
+    """Source code on one line; formulaic's keys of transforms are written the same way."""
+    return ast.unparse(node).replace("\n", " ")

@@ -1,0 +1,104 @@
+"""Families of generalised linear models, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal
+
+from shardmc.errors import OptionError, unknown
+from shardmc.formulas.families.binary import Bernoulli, Binomial
+from shardmc.formulas.families.continuous import Gamma, Gaussian, StudentT
+from shardmc.formulas.families.counts import NegativeBinomial, Poisson
+from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
+from shardmc.formulas.families.ordinal import Ordinal
+
+__all__ = [
+    "FAMILIES",
+    "Bernoulli",
+    "Binomial",
+    "Family",
+    "Gamma",
+    "Gaussian",
+    "Moments",
+    "NegativeBinomial",
+    "Ordinal",
+    "Poisson",
+    "ResponseSummary",
+    "Statistic",
+    "StudentT",
+    "families_with",
+    "family_from_dict",
+    "named_family",
+]
+
+_ALL: tuple[type[Family], ...] = (
+    Gaussian,
+    Bernoulli,
+    Binomial,
+    Poisson,
+    NegativeBinomial,
+    Gamma,
+    StudentT,
+    Ordinal,
+)
+_KINDS: dict[str, type[Family]] = {kind.name: kind for kind in _ALL}
+
+FAMILIES: tuple[str, ...] = tuple(_KINDS)
+"""The families' names."""
+
+
+def families_with(feature: Literal["takes_exposure", "takes_trials", "takes_levels"]) -> str:
+    """Names of the families that have a feature, for messages.
+
+    >>> families_with("takes_exposure")
+    "'poisson', 'negative_binomial', 'gamma'"
+    """
+    return ", ".join(repr(name) for name, kind in _KINDS.items() if getattr(kind, feature))
+
+
+def named_family(given: str | Family) -> Family:
+    """A family by its name, with options in brackets; an instance is returned unchanged.
+
+    Examples
+    --------
+    >>> named_family("bernoulli(link=probit)")
+    Bernoulli(link='probit')
+    >>> named_family("student-t(df=4)")
+    StudentT(df=4.0)
+    """
+    if isinstance(given, Family):
+        return given
+    match = re.fullmatch(r"\s*([\w-]+)\s*(?:\(([^()]*)\))?\s*", given) if isinstance(given, str) else None
+    if match is None:
+        raise unknown("family", given, FAMILIES)
+    name = match[1].lower().replace("-", "_")
+    if name not in _KINDS:
+        raise unknown("family", match[1], FAMILIES)
+    pairs = [part.split("=") for part in (match[2] or "").split(",") if part.strip()]
+    if any(len(pair) != 2 for pair in pairs):
+        raise OptionError(
+            f"Options of a family are written name=value, as in 'student_t(df=4)', not {given!r}."
+        )
+    return _make(_KINDS[name], {key.strip(): _value(text) for key, text in pairs})
+
+
+def family_from_dict(stored: Mapping[str, Any]) -> Family:
+    """The family that `Family.to_dict` wrote."""
+    return _make(_KINDS[stored["name"]], {key: value for key, value in stored.items() if key != "name"})
+
+
+def _make(kind: type[Family], options: dict[str, Any]) -> Family:
+    valid = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for name in options:
+        if name not in valid:
+            if not valid:
+                raise OptionError(f"Family {kind.name!r} has no options; {name!r} was given.")
+            raise unknown(f"option of family {kind.name!r}", name, valid)
+    return kind(**options)
+
+
+def _value(text: str) -> str | float:
+    text = text.strip().strip("'\"")
+    return float(text) if re.fullmatch(r"\d+\.?\d*", text) else text

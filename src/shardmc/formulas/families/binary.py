@@ -1,0 +1,171 @@
+"""Successes in one trial per row (Bernoulli) or in several (binomial), with logit or probit link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import log_ndtr
+from scipy import special
+
+from shardmc.errors import DataError, unknown
+from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
+from shardmc.formulas.priors import Prior, rounded
+
+Link = Literal["logit", "probit"]
+_LINKS = ("logit", "probit")
+
+
+@dataclass(frozen=True)
+class _Successes(Family):
+    """What families of successes share."""
+
+    link: Link = "logit"
+
+    def __post_init__(self) -> None:
+        if self.link not in _LINKS:
+            raise unknown(f"link of family {self.name!r}", self.link, _LINKS)
+
+    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
+        # No overlap, except in one common value, between failures and successes; no row has both.
+        apart = (lowest.high <= highest.low) | (highest.high <= lowest.low)
+        return apart & (lowest.count + highest.count == num_rows)
+
+    def _probability(self, eta: np.ndarray) -> np.ndarray:
+        return special.expit(eta) if self.link == "logit" else special.ndtr(eta)
+
+    def _intercept_prior(self, probability: float) -> Prior:
+        middle = special.logit(probability) if self.link == "logit" else special.ndtri(probability)
+        return Prior("normal", (rounded(float(middle)), 2.5))
+
+
+def _binomial_logit(eta: jax.Array, successes: jax.Array, trials: jax.Array) -> jax.Array:
+    """y d - n log(1 + p (e^d - 1)), with p close to y / n and d = eta - logit(p): no exponential overflows."""
+    share = (successes + 0.5) / (trials + 1)
+    departure = eta - jnp.log(share) + jnp.log1p(-share)
+    above = departure > 0
+    down = jnp.where(above, -departure, departure)
+    rest = jnp.log1p(jnp.where(above, 1 - share, share) * jnp.expm1(down))
+    return successes * departure - trials * (jnp.where(above, departure, 0.0) + rest)
+
+
+@final
+@dataclass(frozen=True)
+class Bernoulli(_Successes):
+    """y is 1 with probability p, logit or probit of p is eta.
+
+    The two outcomes are symmetric: with s = (2 y - 1) eta the log-likelihood is -log(1 + e^-s) for logit and
+    log Phi(s) for probit.
+    """
+
+    name = "bernoulli"
+
+    def log_likelihood(
+        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
+    ) -> jax.Array:
+        return self._log_probability((2 * response - 1) * eta)
+
+    def log_likelihood_of_rows(
+        self,
+        linear_predictor: Callable[[jax.Array | None], jax.Array],
+        response: jax.Array,
+        auxiliary: Auxiliary,
+        trials: jax.Array | None,
+    ) -> jax.Array:
+        # The sign goes into the design matrix: once per row, not once per row and point.
+        return self._log_probability(linear_predictor(2 * response - 1))
+
+    def _log_probability(self, signed_eta: jax.Array) -> jax.Array:
+        """Log probability of the outcomes, given s = (2 y - 1) eta."""
+        if self.link == "logit":
+            size = jnp.abs(signed_eta)  # -softplus(-s) with two operations fewer per number
+            return 0.5 * (signed_eta - size) - jnp.log1p(jnp.exp(-size))
+        return log_ndtr(signed_eta)
+
+    def refuse(self, response: ResponseSummary) -> None:
+        found = sorted(response.values or ())
+        if response.values is None or not set(found) <= {0.0, 1.0}:
+            many = f"{len(found) if found else 'very many'} different values"
+            shown = ", ".join(f"{v:g}" for v in found[:3]) + (", ..." if len(found) > 3 else "")
+            raise DataError(
+                f"The response {response.name!r} of family 'bernoulli' must be 0 or 1, but it has {many}"
+                f"{f' ({shown})' if shown else ''}; write which of them is a success, as in "
+                f'"I({response.name} == {found[-1] if found else 1:g}) ~ ...", or take another family.'
+            )
+        response.refuse_constant()
+
+    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        return response == 0, response == 1
+
+    @property
+    def statistics(self) -> dict[str, Statistic]:
+        return {"mean": lambda y: y.mean(axis=1)}
+
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        return {"Intercept": self._intercept_prior(response.mean)}
+
+    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+        return self._probability(eta)
+
+    def simulate(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+    ) -> np.ndarray:
+        return (rng.uniform(size=eta.shape) < self._probability(eta)).astype(np.float64)
+
+
+@final
+@dataclass(frozen=True)
+class Binomial(_Successes):
+    """y successes in n trials, logit or probit of their probability is eta.
+
+    Logit: y eta - n log(1 + e^eta), relative to the row's own share of successes, so that large counts keep their
+    digits. Probit: y log Phi(eta) + (n - y) log Phi(-eta).
+    """
+
+    name = "binomial"
+    takes_trials = True
+
+    def log_likelihood(
+        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
+    ) -> jax.Array:
+        assert trials is not None
+        if self.link == "logit":
+            return _binomial_logit(eta, response, trials)
+        return response * log_ndtr(eta) + (trials - response) * log_ndtr(-eta)
+
+    def refuse(self, response: ResponseSummary) -> None:
+        response.refuse_fractions(self.name, "give the number of successes, not their share")
+        if response.above_trials:
+            raise DataError(
+                f"The response {response.name!r} exceeds the number of trials in {response.above_trials} rows; "
+                "it must count the successes among them."
+            )
+        if response.mean == 0 or response.mean * response.moments.count == response.trials:
+            raise DataError(
+                f"The response {response.name!r} has only failures or only successes: nothing to explain."
+            )
+
+    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        return response == 0, response == trials
+
+    @property
+    def statistics(self) -> dict[str, Statistic]:
+        return super().statistics | {"share of zeros": share_of(0)}
+
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        return {"Intercept": self._intercept_prior(response.mean * response.moments.count / response.trials)}
+
+    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+        assert trials is not None
+        return trials * self._probability(eta)
+
+    def simulate(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+    ) -> np.ndarray:
+        assert trials is not None
+        count = np.broadcast_to(trials, eta.shape).astype(np.int64)
+        return rng.binomial(count, self._probability(eta)).astype(np.float64)

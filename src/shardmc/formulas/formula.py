@@ -1,0 +1,173 @@
+"""A parsed formula: response, terms, and the expressions in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+from formulaic import Formula as ParsedFormula
+from formulaic import SimpleFormula
+from formulaic.errors import FormulaicError
+from formulaic.parser.types import Factor, Term
+
+from shardmc.errors import ModelError
+from shardmc.formulas.expression import (
+    Expression,
+    check_columns,
+    parse_expression,
+    quoted,
+    refuse_words_of_python,
+)
+
+_LONGEST = 100_000  # characters of a formula
+_ONE = "In a formula, a column called '1' looks like the intercept: rename it, for example to 'x1'."
+
+
+@final
+@dataclass(frozen=True)
+class Formula:
+    """`response ~ predictors`, in the language of R and formulaic.
+
+    Parameters
+    ----------
+    text
+        The formula as it was written, with `.` replaced by the columns it stands for.
+
+    Examples
+    --------
+    >>> formula = Formula.parse("y ~ age + C(region) + age:income", ["y", "age", "region", "income"])
+    >>> formula.columns
+    ('age', 'region', 'income')
+    >>> formula.has_intercept
+    True
+    """
+
+    text: str
+
+    @staticmethod
+    def parse(text: str, columns: Sequence[str], taken: Sequence[str] = ()) -> Formula:
+        """Parse a formula; `.` means all columns except the response and those `taken` by something else."""
+        formula = Formula(_expanded(text, columns, taken))
+        _ = formula.response, formula.expressions  # parse, so that mistakes are refused now
+        return formula
+
+    def refuse_functions(self, columns: Sequence[str]) -> None:
+        """Refuse columns with the name of a function that the formula calls: the name could mean either."""
+        called = {f for e in (self.response, *self.expressions.values()) for f in e.functions}
+        for name in columns:
+            if name in called:
+                raise ModelError(
+                    f"The formula calls {name!r} and reads a column of that name: rename the column."
+                )
+
+    @cached_property
+    def _sides(self) -> tuple[SimpleFormula, SimpleFormula]:
+        parsed = _parse(self.text)
+        if "`1`" in self.text:
+            raise ModelError(_ONE)
+        left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", None)
+        if left is None or right is None:
+            raise ModelError(
+                f"The formula {self.text!r} has no response: write 'response ~ predictors', such as 'y ~ x1 + x2'."
+            )
+        if not isinstance(right, SimpleFormula) or not isinstance(left, SimpleFormula):
+            raise ModelError(
+                f"The formula {self.text!r} has several parts (a `|`, or more than one `~`). Formulas here have no "
+                "group-level terms: write such a model in NumPyro."
+            )
+        return left, right
+
+    @cached_property
+    def response(self) -> Expression:
+        """The left-hand side."""
+        terms = list(self._sides[0])
+        if len(terms) != 1 or len(terms[0].factors) != 1:
+            raise ModelError(
+                f"The left-hand side of {self.text!r} must be one column or expression; put arithmetic into I(...)."
+            )
+        return parse_expression(_source(terms[0].factors[0]))
+
+    @property
+    def predictors(self) -> SimpleFormula:
+        """The right-hand side, as formulaic reads it."""
+        return self._sides[1]
+
+    @property
+    def has_intercept(self) -> bool:
+        return any(is_intercept(term) for term in self.predictors)
+
+    @cached_property
+    def expressions(self) -> Mapping[str, Expression]:
+        """The different factors of the predictors' terms, by formulaic's name."""
+        factors = [factor for term in self.predictors for factor in term.factors]
+        return {
+            f.expr: parse_expression(_source(f))
+            for f in factors
+            if f.eval_method is not Factor.EvalMethod.LITERAL
+        }
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the predictors read."""
+        return tuple(
+            dict.fromkeys(name for expression in self.expressions.values() for name in expression.columns)
+        )
+
+    def check_columns(self, available: Mapping[str, str]) -> None:
+        """Refuse columns that do not exist, and text where numbers are needed; `available` is name -> kind."""
+        for expression in (self.response, *self.expressions.values()):
+            check_columns(expression, available)
+
+
+def is_intercept(term: Term) -> bool:
+    """Whether a term is the constant 1, and not a column of any name."""
+    return all(factor.eval_method is Factor.EvalMethod.LITERAL for factor in term.factors)
+
+
+def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
+    if not isinstance(text, str) or len(text) > _LONGEST:
+        raise ModelError(
+            f"A formula must be text such as 'y ~ x1 + x2' of at most {_LONGEST} characters; {type(text).__name__} "
+            f"{f'of {len(text)} characters ' if isinstance(text, str) else ''}was given."
+        )
+    try:
+        return ParsedFormula.from_spec(text, context=context)
+    except (FormulaicError, SyntaxError, ValueError, RecursionError) as error:
+        refuse_words_of_python(text)
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ModelError(f"The formula {text!r} is not understood: {reason}.") from None
+
+
+def _source(factor: Factor) -> str:
+    """A factor as an expression. A column is quoted, so that any name is possible."""
+    return quoted(factor.expr) if factor.eval_method is Factor.EvalMethod.LOOKUP else factor.expr
+
+
+def _expanded(text: str, columns: Sequence[str], taken: Sequence[str]) -> str:
+    """The formula with `.` replaced by its columns."""
+    left, tilde, right = text.partition("~") if isinstance(text, str) else (text, "", "")
+    if not tilde or not re.search(r"(?<![\w.])\.(?![\w.])", right):
+        return text
+    free = [name for name in columns if name not in taken]
+    for name in free:
+        if name == "1":
+            raise ModelError(_ONE)
+        if not name or "`" in name:
+            raise ModelError(
+                f"A formula cannot name the column {name!r}, which `.` includes: rename it, or write out the columns."
+            )
+    # The key is formulaic's: its error about `.` without a table says to pass the columns so.
+    parsed = _parse(text, {"__formulaic_variables_available__": free})
+    if not isinstance(getattr(parsed, "rhs", None), SimpleFormula):
+        return text
+    terms = [":".join(_quoted(factor) for factor in term.factors) for term in parsed.rhs]
+    return f"{left.strip()} ~ {' + '.join(terms if '1' in terms else ['0', *terms])}"
+
+
+def _quoted(factor: Factor) -> str:
+    """A factor as a formula needs it."""
+    is_code = factor.eval_method is Factor.EvalMethod.PYTHON
+    return "{" + factor.expr + "}" if is_code else _source(factor)

@@ -1,0 +1,194 @@
+"""The first pass over a table: levels, ranges, means and missing entries of everything that a formula names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+
+from shardmc.data import Source
+from shardmc.data.reader import spread_positions
+from shardmc.errors import DataError
+from shardmc.formulas.chunk import Chunk, Kind, Level, as_chunk, levels_in, missing
+from shardmc.formulas.expression import Expression
+from shardmc.formulas.families import Family, Moments, ResponseSummary
+from shardmc.formulas.formula import Formula
+from shardmc.formulas.roles import Roles
+
+SAMPLE = 200_000
+"""Number of rows from which knots of splines are learned; a smaller table is used whole."""
+
+_MOST_LEVELS = 1000
+_PIECE = 1 << 17
+
+
+@final
+@dataclass
+class TableSummary:
+    """What one pass over all rows finds."""
+
+    incomplete: int = 0
+    """Rows with missing entries."""
+    missing: dict[str, int] = field(default_factory=dict)
+    levels: dict[str, list[str]] = field(default_factory=dict)
+    """Levels of each column of text: in the declared order of an ordered category, else sorted."""
+    categories: dict[str, list[Level]] = field(default_factory=dict)
+    """Levels of each factor C(...)."""
+    ranges: dict[str, Moments] = field(default_factory=dict)
+    """Moments of the argument of each transform, by the transform's key."""
+    response: ResponseSummary = field(default_factory=lambda: ResponseSummary(""))
+    sample: pa.Table | None = None
+
+    def states(self, formula: Formula) -> dict[str, dict[str, Any]]:
+        """What the transforms of a formula must know of all rows: means, scales, bounds."""
+        transforms = (t for expression in formula.expressions.values() for t in expression.transforms)
+        return {transform.key: transform.state(self.ranges[transform.key]) for transform in transforms}
+
+
+def scan_table(
+    source: Source,
+    formula: Formula,
+    roles: Roles,
+    kinds: Mapping[str, Kind],
+    *,
+    family: Family,
+    ordered: Mapping[str, Sequence[str]],
+    response_levels: Sequence[Level] | None,
+) -> TableSummary:
+    """Read the columns of a formula once, piece by piece."""
+    result = TableSummary(response=ResponseSummary(roles.response.text))
+    wanted = spread_positions(source.num_rows, SAMPLE, seed=0)
+    texts: dict[str, set[str]] = {name: set() for name, kind in kinds.items() if kind == "text"}
+    values: dict[str, set[Level]] = {}
+    parts: list[pa.Table] = []
+    for start, table in _pieces(source, list(kinds)):
+        if _count_missing(table, list(kinds), result):
+            continue  # the fit is refused anyway, but with a count of all missing entries
+        for name, found in texts.items():
+            found.update(levels_in(table.column(name)))
+            _refuse_many(name, found, bare=name in formula.expressions)
+        chunk = as_chunk(table, kinds)
+        _scan_response(chunk, roles, response_levels, family, result)
+        _scan_predictors(chunk, formula, kinds, values, result)
+        parts.append(table.take(wanted[(wanted >= start) & (wanted < start + len(table))] - start))
+    if result.missing:
+        raise DataError(_missing_sentence(result, source.num_rows))
+    result.levels = {name: _in_order(found, ordered.get(name, ())) for name, found in texts.items()}
+    for name, found in result.levels.items():
+        if name in formula.expressions:
+            _refuse_numbers_as_text(name, found)
+    result.categories = {
+        name: sorted(values[name]) if name in values else _listed(expression, result.levels)
+        for name, expression in formula.expressions.items()
+        if expression.category is not None
+    }
+    result.sample = pa.concat_tables(parts)
+    return result
+
+
+def _in_order(found: set[str], declared: Sequence[str]) -> list[str]:
+    place = {level: number for number, level in enumerate(declared)}
+    return sorted(found, key=lambda level: (place.get(level, len(place)), level))
+
+
+def _pieces(source: Source, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
+    start = 0
+    for table in source.tables(columns, _PIECE):
+        yield start, table
+        start += len(table)
+
+
+def _count_missing(table: pa.Table, columns: Sequence[str], result: TableSummary) -> bool:
+    """Count missing entries; whether there are any in this piece or an earlier one."""
+    found = missing(table, columns)
+    for name, mask in found.items():
+        result.missing[name] = result.missing.get(name, 0) + int(mask.sum())
+    result.incomplete += int(np.any(list(found.values()), axis=0).sum()) if found else 0
+    return bool(result.missing)
+
+
+def _scan_response(
+    chunk: Chunk, roles: Roles, levels: Sequence[Level] | None, family: Family, result: TableSummary
+) -> None:
+    count = len(next(iter(chunk.values())))
+    roles.refuse(chunk, count)
+    response = roles.explained(chunk, levels, family)
+    bad = ~np.isfinite(response)
+    if bad.any():
+        raise DataError(
+            f"The response {roles.response.text!r} is not finite in {int(bad.sum())} rows or more, such as "
+            f"{response[bad][0]}; drop those rows."
+        )
+    offset = None if family.location_scale else roles.offset_values(chunk)
+    result.response.add(response, roles.trial_values(chunk, count), offset)
+
+
+def _scan_predictors(
+    chunk: Chunk,
+    formula: Formula,
+    kinds: Mapping[str, Kind],
+    values: dict[str, set[Level]],
+    result: TableSummary,
+) -> None:
+    """Collect levels of categories that are not a column of text, and moments for transforms."""
+    for name, expression in formula.expressions.items():
+        if expression.category is not None and not _is_listed(expression, kinds):
+            found = np.unique(expression.values(chunk, expression.category)).tolist()
+            values.setdefault(name, set()).update(found)
+            _refuse_many(name, values[name], bare=False)
+        for transform in expression.transforms:
+            inner = expression.values(chunk, transform.inner).astype(np.float64)
+            result.ranges.setdefault(transform.key, Moments()).add(inner)
+
+
+def _is_listed(expression: Expression, kinds: Mapping[str, Kind]) -> bool:
+    """Whether a category's levels are listed in the formula or are the texts of a column."""
+    return expression.levels is not None or kinds.get(str(expression.category_column)) == "text"
+
+
+def _listed(expression: Expression, levels: Mapping[str, list[str]]) -> list[Level]:
+    if expression.levels is not None:
+        return list(expression.levels)
+    return list(levels[str(expression.category_column)])
+
+
+def _refuse_many(name: str, found: set[Any], *, bare: bool) -> None:
+    if len(found) > _MOST_LEVELS:
+        if bare:
+            _refuse_numbers_as_text(name, sorted(found))
+        raise DataError(
+            f"{name!r} has more than {_MOST_LEVELS} levels, each of which would have a coefficient; group them, or "
+            "take a number that describes them instead."
+        )
+
+
+def _refuse_numbers_as_text(name: str, found: Sequence[str]) -> None:
+    """Refuse numbers that became text because some entries are not numbers; C(...) allows numbers as levels."""
+    others = [text for text in found if not _is_number(text)]
+    if len(found) > 2 and len(others) <= 0.5 * len(found):
+        but = f" except {others[0]!r}" if others else ""
+        raise DataError(
+            f"Column {name!r} holds text, though its entries are numbers{but}; make the column numbers first, or write "
+            f"C({name}) if they are levels."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def _missing_sentence(result: TableSummary, num_rows: int) -> str:
+    pairs = sorted(result.missing.items(), key=lambda pair: -pair[1])
+    listed = ", ".join(f"{name!r} ({count})" for name, count in pairs)
+    columns = f"Column {listed} has" if len(pairs) == 1 else f"Columns {listed} have"
+    return (
+        f"{columns} missing values, {result.incomplete} of {num_rows} rows in all. Impute them "
+        "first, or drop those rows: drop_missing=True (--drop-missing on the command line)."
+    )

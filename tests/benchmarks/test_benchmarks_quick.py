@@ -13,6 +13,7 @@ QUICK = {
     "gpu": ["--no-nuts", "--shards", "20", "--draws", "1000"],
     "peers": ["--only", "synthetic-20000", "--methods", "shardmc, plain JAX", "NumPyro NUTS", "Laplace"],
     "scaling": [],
+    "certificate_fits": ["--only", "mixture of two normals"],
 }
 
 

@@ -284,7 +284,7 @@ def posterior_predictive_check(
     Returns
     -------
     pandas.DataFrame
-        One row per statistic: the observed value, mean and 90 % interval of the simulated values, and the share p of
+        One row per statistic: the observed value, mean and 95 % interval of the simulated values, and the share p of
         simulated values at least as extreme (two-sided). A small p shows what the model does not reproduce: too many
         zeros, a heavier tail, or a trend that it misses in the rows with the lowest or highest predictions.
 
@@ -339,7 +339,7 @@ def _means_at_ends(expected: np.ndarray) -> dict[str, Statistic]:
 
 
 def _compare(observed: float, replicated: np.ndarray) -> dict[str, float]:
-    lower, upper = np.quantile(replicated, [0.05, 0.95])
+    lower, upper = np.quantile(replicated, [0.025, 0.975])
     above, below = (replicated >= observed).mean(), (replicated <= observed).mean()
     return {
         "observed": float(observed),

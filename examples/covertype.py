@@ -1,10 +1,10 @@
-"""Covertype: what makes a patch of forest lodgepole pine? Logistic regression with a likelihood of one's own.
+"""Covertype: where does lodgepole pine grow? Logistic regression with your own likelihood.
 
     python examples/covertype.py [--quick] [--data covtype.npz] [--out FOLDER]
 
-581,012 patches of 30 m by 30 m in Colorado: ten measurements of the terrain and the wilderness area. The data are
-the UCI set (scikit-learn's `fetch_covtype` has it) as one .npz file: X10 (row, 10), names (10,), wilderness and
-cover_type (row,).
+The rows are 581,012 patches of forest in Colorado, 30 m by 30 m each, with ten measurements of the terrain and the
+wilderness area. The data are the UCI data set (scikit-learn's `fetch_covtype` downloads it) as one .npz file: X10
+(row, 10), names (10,), wilderness (row,) and cover_type (row,).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LODGEPOLE_PINE = 2
 
 
 def log_likelihood(params, rows):
-    """One number per row: the log probability of what was seen there."""
+    """The log probability of each row's outcome: one number per row."""
     x, y = rows
     log_odds = params["intercept"] + x @ params["beta"]
     return y * log_odds - jnp.logaddexp(0.0, log_odds)
@@ -33,7 +33,7 @@ def log_prior(params):
 
 
 def read(path: Path, quick: bool) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Standardised measurements and flags of all wilderness areas but the first, which would be collinear."""
+    """Standardised measurements, and indicators of all wilderness areas except the first (the reference level)."""
     stored = np.load(path)
     every = slice(None, None, 20 if quick else 1)
     terrain = stored["X10"][every].astype(float)
@@ -49,21 +49,23 @@ def main() -> None:
     x, y, columns = read(given.data, given.quick)
     print(f"{len(y):,} patches, {y.mean():.1%} of them lodgepole pine.")
 
-    # The file is in the order of the map, so that neighbours are alike; by default rows go to shards at random.
+    # Neighbouring rows of the file are similar, but that does not matter: fit assigns rows to shards at random.
     model = shardmc.Model(log_likelihood, log_prior, {"intercept": (), "beta": len(columns)})
     posterior = shardmc.fit(model, (x, y), draws=2_000 if given.quick else 10_000, seed=0)
 
     print(f"\n{posterior.certificate.sentence}")
     plan = posterior.plan
-    print(f"{plan.shards} shards, {plan.kept_rows} rows kept in all of them, {posterior.num_draws:,} draws.")
+    print(f"{plan.shards} shards, {plan.kept_rows} rows kept in every shard, {posterior.num_draws:,} draws.")
 
     odds = np.exp(posterior.draws["beta"])
     low, high = np.quantile(odds, [0.025, 0.975], axis=0)
     table = pd.DataFrame({"odds ratio": odds.mean(axis=0), "2.5%": low, "97.5%": high}, index=columns)
-    print("\nOdds of lodgepole pine, for one standard deviation more (terrain) or against wilderness 1:")
+    print(
+        "\nOdds ratios of lodgepole pine, per standard deviation (terrain) or compared with wilderness area 1:"
+    )
     print(table.sort_values("odds ratio").to_string(float_format="{:.3f}".format))
 
-    # The paper's algorithm as printed averages the shards' means. The certificate sees what that does.
+    # The paper's Algorithm 1 averages the means of the shards. The certificate measures the error of that.
     printed = shardmc.fit(
         model,
         (x, y),
@@ -73,7 +75,7 @@ def main() -> None:
         keep=None,
         seed=0,
     )
-    print(f"\nThe paper's Algorithm 1 as printed, for comparison: {printed.certificate.sentence}")
+    print(f"\nThe paper's Algorithm 1, for comparison: {printed.certificate.sentence}")
 
     written = posterior.save(given.out / "covertype.nc"), posterior.report(given.out / "covertype.html")
     print("\nWrote {} and {}.".format(*written))

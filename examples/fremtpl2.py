@@ -1,9 +1,9 @@
-"""freMTPL2: what makes a motor policy claim more often? Poisson regression with exposure, from a Parquet file.
+"""freMTPL2: which motor policies have more claims? Poisson regression with exposure, from a Parquet file.
 
     python examples/fremtpl2.py [--quick] [--data freMTPL2.parquet] [--out FOLDER]
 
-678,013 French motor policies, each with the number of its claims and the part of a year it was in force. Nothing is
-read into memory by hand: the formula is worked out over the file, categories and splines included.
+The rows are 678,013 French motor policies, each with its number of claims and the part of the year in which it was in
+force. shardmc reads the file in pieces and computes the columns of the formula, including categories and splines.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def main() -> None:
     for finding in posterior.findings:
         print(f"{finding.level}: {finding.message} {finding.advice}")
 
-    # exp(coefficient) multiplies the claim rate; draws make the interval of any function of the coefficients.
+    # exp(coefficient) multiplies the claim rate. Draws give an interval for any function of the coefficients.
     factors = [name for name in posterior.draws if name.startswith(("VehGas", "VehBrand", "Region"))]
     relativities = pd.DataFrame({name: np.exp(posterior.draws[name]) for name in factors})
     table = relativities.quantile([0.5, 0.025, 0.975]).T.set_axis(["median", "2.5%", "97.5%"], axis=1)
-    print("\nRate relativities against the first level of each factor:")
+    print("\nRate relativities, compared with the first level of each factor:")
     print(table.sort_values("median").to_string(float_format="{:.3f}".format))
 
     policy = {"Area": "C", "VehGas": "Diesel", "VehBrand": "B1", "Region": "R24", "Density": 400, "VehAge": 5}
     drivers = [(19, 100), (25, 80), (45, 50), (75, 50)]  # young drivers have not yet earned a bonus
     new = pd.DataFrame([{**policy, "DrivAge": a, "BonusMalus": b, "Exposure": 1.0} for a, b in drivers])
     expected = posterior.predict(new)
-    print("\nExpected claims of a policy in a year, by the driver's age and bonus-malus:")
+    print("\nExpected claims of a policy per year, by age of the driver and bonus-malus:")
     print(
         pd.concat([new[["DrivAge", "BonusMalus"]], expected], axis=1).to_string(
             index=False, float_format="{:.4f}".format

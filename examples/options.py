@@ -1,4 +1,4 @@
-"""What the examples have in common: their options, and where the data are."""
+"""The command-line options that the examples share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def options(description: str, file_name: str) -> argparse.Namespace:
-    """`--quick`, `--data FILE` and `--out FOLDER`; ends with a sentence where the data are not at hand."""
+    """Reads `--quick`, `--data FILE` and `--out FOLDER`. Exits with a message if the data file does not exist."""
     folder = Path(os.environ.get("SHARDMC_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a twentieth of the rows and fewer draws")
@@ -17,9 +17,10 @@ def options(description: str, file_name: str) -> argparse.Namespace:
     given = parser.parse_args()
     if not given.data.exists():
         parser.exit(
-            0, f"{given.data} is not there: skipped. Name the file by --data, its folder by SHARDMC_DATA.\n"
+            0,
+            f"Skipped: {given.data} does not exist. Give the file with --data, or its folder in SHARDMC_DATA.\n",
         )
     if given.quick:
-        print("Quick: to try the script. With this few rows and draws the certificate often cannot tell.")
+        print("Quick run with few rows and draws: the certificate often says that it cannot tell.")
     given.out.mkdir(parents=True, exist_ok=True)
     return given

@@ -1,6 +1,6 @@
 """shardmc: Bayesian posteriors for large tables, in seconds, with a certificate of how accurate they are.
 
-Names are imported when they are first used, so that `import shardmc` and `shardmc --help` are quick.
+Names are imported when they are first used, so that `import shardmc` and `shardmc --help` are fast.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Methods of a posterior that later layers provide. They are named in `shardmc/__init__.py`, and nowhere else."""
+"""Methods of a posterior that later layers provide. `shardmc/__init__.py` lists them, and nothing else does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 HOMES: dict[str, str] = {}
-"""Function of a posterior -> the module that has it."""
+"""Name of a function of a posterior -> its module."""
 
 
 def provided(name: str) -> Callable[..., Any]:

@@ -1,11 +1,11 @@
-"""The errors a user can cause, each shown as one sentence and exit code 2 on the command line."""
+"""The errors that a user can cause. The command line shows each as one sentence, with exit code 2."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class ShardmcError(Exception):
-    """Something about the call, the model or the data must change; the message says what.
+    """The call, the model or the data must change. The message says how.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class SamplingError(ShardmcError):
 
 
 def unknown(kind: str, given: object, valid: Iterable[str]) -> OptionError:
-    """The error for a misspelt name: it lists the valid ones, the nearest first in line.
+    """The error for a misspelt name. It lists the valid names and suggests the nearest.
 
     >>> print(unknown("combiner", "consensis", ["consensus", "recenter"]))
     Unknown combiner 'consensis'. Did you mean 'consensus'? Valid: consensus, recenter.

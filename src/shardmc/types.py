@@ -239,10 +239,10 @@ class Engine(ABC):
     ) -> Iterator[tuple[int, T]]:
         """Yield (shard, program(rows, weights, per_shard[shard], shared)) for the shards named, or all.
 
-        A shard that cannot be computed is an error. With `on_failure`, that is called with the shard and the reason
-        instead, and the other shards go on.
+        If a shard cannot be computed, `on_failure` is called with the shard and the reason, and the other shards
+        continue. Without `on_failure` an error is raised.
         """
 
     def prepare(self, call: ProgramCall) -> Future[None] | None:
-        """Told that `map` will be called with arguments of these shapes; an engine may compile the program."""
+        """Announces a call of `map` with arguments of these shapes, so that an engine can compile the program."""
         return None

@@ -42,14 +42,14 @@ def test_status_says_what_is_done_what_failed_and_why(tmp_path, manifest):
             started.write(shard, {"draws": np.zeros((4, 2))})
         started.write_failure(3, "Exact produced values that are not finite.")
         shown = run("status", tmp_path / "run")
-        assert f"A process is at work on it: process {os.getpid()} on" in shown
+        assert f"A process is working on it: process {os.getpid()} on" in shown
     (tmp_path / "run" / "shards" / "00001.npz").write_bytes(b"PK\x03\x04")
     shown = run("status", tmp_path / "run")
     assert "1 of 5 shards are done." in shown
     assert "seed 7" in shown
     assert "Shard 3 failed: Exact produced values that are not finite." in shown
     assert "Shard 1's file is damaged and will be computed again: cut short" in shown
-    assert "2 are not computed yet (2, 4); the same call with this folder goes on." in shown
+    assert "2 are not computed yet (2, 4). Repeat the same call to continue the run." in shown
     assert "process" not in shown
 
 
@@ -63,7 +63,7 @@ def test_status_names_a_process_that_was_killed(tmp_path, manifest):
         process.send_signal(signal.SIGKILL)
         process.wait()
     shown = run("status", tmp_path / "run")
-    assert f"The last at work on it was process {process.pid} on" in shown
+    assert f"The last process that worked on it was process {process.pid} on" in shown
     assert "which ended before it was finished." in shown
 
 
@@ -95,7 +95,7 @@ def test_combine_takes_sites_files_as_they_are(sites, tmp_path):
 
 def test_combine_refuses_what_sites_say_themselves(sites, tmp_path):
     out = ("--out", tmp_path / "posterior.nc")
-    with pytest.raises(OptionError, match="they say their shares themselves"):
+    with pytest.raises(OptionError, match="Leave out --shares"):
         run("combine", *sites, *out, "--shares", "0.5,0.5")
     with pytest.raises(DataError, match="a site is missing"):
         run("combine", sites[0], *out)

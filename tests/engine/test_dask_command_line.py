@@ -50,6 +50,6 @@ def test_an_address_without_a_scheduler_is_said(address):
     dask = pytest.importorskip("dask")
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
-        pytest.raises(OptionError, match=f"There is no Dask scheduler at '{address}' that answers"),
+        pytest.raises(OptionError, match=f"No Dask scheduler answers at '{address}'"),
     ):
         shardmc.Dask(address)

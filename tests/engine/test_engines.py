@@ -127,7 +127,9 @@ def test_an_address_is_enough(client, blocks):
 
 
 def test_resources_that_no_worker_has_are_refused(client, blocks):
-    with pytest.raises(OptionError, match=r"No worker has the resources \{'GPU': 1\}; there are none"):
+    with pytest.raises(
+        OptionError, match=r"No worker has the resources \{'GPU': 1\}; the workers offer none"
+    ):
         list(Dask(client, resources={"GPU": 1}).map(moments(), blocks, None, None))
 
 

@@ -217,7 +217,7 @@ def test_fractional_draws_need_a_step_that_takes_the_power(y):
 def test_a_combiner_of_fractional_draws_is_refused_at_once():
     """Before a row is read: the data are none."""
     gibbs = Gibbs(mean_step, normal_start, lambda state: state)
-    with pytest.raises(OptionError, match=r"Consensus takes .* give step a fifth argument, power, or choose"):
+    with pytest.raises(OptionError, match=r"Consensus needs .* give step a fifth argument, power, or choose"):
         shardmc.fit(MIXTURE, None, sampler=gibbs, combiner="consensus")
 
 

@@ -257,7 +257,7 @@ def test_damage_while_the_run_is_open_is_said(finished_run, shard_file, manifest
 def test_names_never_lead_outside(tmp_path, manifest, name):
     with Run.open(tmp_path / "run", manifest) as run:
         before = sorted(tmp_path.rglob("*"))
-        with pytest.raises(RunError, match="is no name for a file"):
+        with pytest.raises(RunError, match="is not a valid name for a file"):
             run.path(name)
         assert sorted(tmp_path.rglob("*")) == before
 

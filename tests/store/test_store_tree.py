@@ -76,13 +76,13 @@ class Marker:
 )
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "posterior.nc").write_bytes(content)
-    with pytest.raises(RunError, match=r"posterior\.nc (is no netCDF-4 file|cannot be read)"):
+    with pytest.raises(RunError, match=r"posterior\.nc (is .*, not a netCDF-4 file|cannot be read)"):
         load_tree(tmp_path / "posterior.nc")
 
 
 def test_a_pickle_is_refused(tmp_path):
     (tmp_path / "posterior.nc").write_bytes(pickle.dumps(Marker(tmp_path / "marker")))
-    with pytest.raises(RunError, match="is no netCDF-4 file"):
+    with pytest.raises(RunError, match="not a netCDF-4 file"):
         load_tree(tmp_path / "posterior.nc")
     assert not (tmp_path / "marker").exists()
 
@@ -164,6 +164,6 @@ def test_what_is_not_there_is_said_to_be_so(tmp_path):
     with pytest.raises(RunError, match=r"There is no file or folder '.*nowhere'"):
         load(tmp_path / "nowhere")
     with pytest.raises(
-        RunError, match=r"holds no posterior\.nc: it is no run folder, or its run is not finished"
+        RunError, match=r"has no posterior\.nc: it is not a run folder, or its run is not finished"
     ):
         load(tmp_path)

@@ -112,7 +112,7 @@ def _compared(q: np.ndarray, dim: int, dispersion: float) -> tuple[float, np.nda
     roots = np.cbrt(q / (dim * dispersion))
     middle = float(np.nanmedian(roots))
     scatter = (middle / mean) ** 3
-    if scatter > _MOST_SCATTER:  # not random samples, so the others are no reference
+    if scatter > _MOST_SCATTER:  # not random samples, so the others are not a reference
         return scatter, special.ndtr((mean - roots) / sd)
     scale = max(middle / mean, 1.0)
     spread = 1.4826 * float(np.nanmedian(np.abs(roots - middle)))

@@ -1,4 +1,4 @@
-"""How wrong are draws of a posterior? The gradients of all rows at about a hundred draws tell, without a reference."""
+"""How wrong are draws of a posterior? Gradients of all rows at about a hundred draws show it, without a reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ARRAYS = tuple(field.name for field in fields(Measured) if field.type == "np.nd
 _FEWEST_SHARDS = 8
 """Shards to sample: with fewer the noise of the sample is not known well enough."""
 _MOST_SAMPLED = 0.8
-"""The part of the shards from which on a sample is not worth its noise."""
+"""If the sample needs a larger part of the shards than this, all shards are read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,7 +280,7 @@ class Certify:
         return Bounds(self.mean, self.sd, 2 * max(self.mean, self.sd))
 
     def num_shards(self, available: int) -> int:
-        """The number of shards whose rows a gradient reads: all of them where eight are most of them.
+        """The number of shards whose rows a gradient reads: all of them if the sample would need most of them.
 
         >>> Certify().num_shards(100), Certify(rows=0.2).num_shards(100), Certify(rows=0.2).num_shards(9)
         (100, 20, 9)

@@ -12,7 +12,7 @@ from shardmc.check.check import Check, Evidence, Outcome, Score
 from shardmc.types import Finding, Gradients, Mode
 
 _MOST_DRAWS = 20_000
-"""Draws, evenly over the shards, that the certificate looks at: their own noise is 0.007 sd, far below its bounds."""
+"""The most draws, evenly over the shards, that the certificate uses. Their noise is 0.007 sd, far below its bounds."""
 
 
 @final
@@ -53,8 +53,8 @@ def certify_draws(
 ) -> tuple[Certificate, np.ndarray]:
     """The certificate of draws (draw, dim), and the indices of the draws at which it took gradients.
 
-    None of them is in `exclude`. `effective` says how many draws the result is worth, per coordinate; it is asked
-    after the gradients. If these cannot tell and more would help, more are taken, as far as the options allow.
+    None of them is in `exclude`. `effective` returns the effective number of draws of each coordinate; it is called
+    after the gradients. If these cannot tell and more would help, more are computed, as far as the options allow.
     """
     every = np.flatnonzero(np.isfinite(theta).all(axis=1))
     some = every

@@ -94,7 +94,7 @@ def decide(measured: Measured, bounds: Bounds) -> Decision:
 
 
 _OFF_ADVICE = (
-    "Use fewer shards, keep more rows in every shard, or polish the draws and certify them again; "
+    "Use fewer shards, keep more rows in every shard (a smaller keep), or use polish=True (--polish); "
     "the check of shard agreement may name the cause."
 )
 
@@ -167,7 +167,7 @@ def _strange(measured: Measured) -> _Doubt | None:
     if measured.num_gradients < FEWEST_GRADIENTS:
         return _Doubt(
             f"only {measured.num_gradients} draws have finite gradients, and {FEWEST_GRADIENTS} are needed",
-            "Take more draws, and gradients at about 100 of them. Look at draws whose gradient is not finite.",
+            "Take more draws. Look at draws whose gradient is not finite.",
         )
     if measured.num_lost:
         total = measured.num_lost + measured.num_gradients

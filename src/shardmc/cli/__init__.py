@@ -9,7 +9,7 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one sentence and exit code 2, an interruption one line and 130."""
+    """Run the command line. A user's mistake is one sentence and exit code 2; an interruption is one line and 130."""
     signal.signal(signal.SIGINT, _interrupted)
     from shardmc.cli.app import app
     from shardmc.cli.cache import keep_compiled_programs

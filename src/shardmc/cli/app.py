@@ -1,4 +1,4 @@
-"""The commands by name; each imports what it needs only when it runs."""
+"""The commands by name. Each imports what it needs only when it runs."""
 
 from __future__ import annotations
 

@@ -12,16 +12,16 @@ _WORTH_KEEPING = 0.05  # seconds of compilation
 
 
 def keep_compiled_programs() -> None:
-    """Have JAX keep what it compiles in the user's cache folder; said by variables, as JAX is not loaded yet.
+    """Make JAX keep compiled programs in the user's cache folder, unless the user has chosen another one.
 
-    A folder that the user has chosen for JAX stays chosen.
+    It sets environment variables, because JAX is not loaded yet.
     """
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder()))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(_WORTH_KEEPING))
 
 
 def cache_folder() -> Path:
-    """Where compiled programs lie: one folder per kind of processor, as a home may be shared by several kinds."""
+    """The folder of compiled programs: one per kind of processor, because machines may share a home folder."""
     if sys.platform == "darwin":
         root = Path.home() / "Library" / "Caches"
     elif sys.platform == "win32":
@@ -32,7 +32,7 @@ def cache_folder() -> Path:
 
 
 def _processor() -> str:
-    """A short name that differs where the instructions differ that compiled code may use."""
+    """A short name of the instruction set that compiled code may use."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         said = next(line for line in lines if line.startswith(("flags", "Features")))

@@ -1,4 +1,4 @@
-"""`shardmc combine` and `shardmc compare`: draws that somebody sampled elsewhere, one file per shard."""
+"""`shardmc combine` and `shardmc compare`: draws that were sampled elsewhere, one file per shard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Files = Annotated[list[Path], typer.Argument(help="Draws of the shards, one netCDF or CSV file each.")]
-Shares = Annotated[str | None, typer.Option(help="The shards' shares, e.g. 0.5,0.3,0.2; equal unless given.")]
+Shares = Annotated[
+    str | None, typer.Option(help="The shards' shares, e.g. 0.5,0.3,0.2. By default they are equal.")
+]
 
 Seed = Annotated[int, typer.Option(help="Seed of the combiners that draw random numbers.")]
 
@@ -25,14 +27,14 @@ def combine(
     shares: Shares = None,
     seed: Seed = 0,
 ) -> None:
-    """Combine shards' draws into draws of the full posterior.
+    """Combine the draws of shards into draws of the full posterior.
 
-    The draws must be of the subposteriors that the combiner takes: rescaled ones (likelihood to the power
-    1 / share) for recenter, swiss, mposterior and wasserstein; fractional ones (posterior to the power share) for
-    consensus, product and weierstrass.
+    The draws must come from the subposteriors that the combiner takes: rescaled (likelihood to the power 1 / share)
+    for recenter, swiss, mposterior and wasserstein; fractional (prior to the power share) for consensus, product and
+    weierstrass.
 
-    Files that sample_shard wrote say their shares and modes themselves; the result is then a posterior with
-    diagnostics, which `shardmc report` shows.
+    Files that sample_shard wrote contain their shares and modes. The result is then a posterior with diagnostics,
+    which `shardmc report` shows.
     """
     from rich.console import Console
 
@@ -59,15 +61,15 @@ def compare(
     files: Files,
     reference: Annotated[Path, typer.Option(help="Draws of the full posterior, netCDF or CSV.")],
     combiners: Annotated[
-        str | None, typer.Option(help="Combiners to compare, e.g. recenter,consensus; all if not given.")
+        str | None, typer.Option(help="Combiners to compare, e.g. recenter,consensus. By default all.")
     ] = None,
     scaling: Annotated[
-        str, typer.Option(help="Which subposteriors the draws are of: rescaled or fractional.")
+        str, typer.Option(help="The subposteriors that the draws come from: rescaled or fractional.")
     ] = "rescaled",
     shares: Shares = None,
     seed: Seed = 0,
 ) -> None:
-    """Combine the same shards by several combiners and show each one's distance from a reference."""
+    """Apply several combiners to the same shards and show the distance of each from a reference."""
     from rich.console import Console
 
     import shardmc
@@ -92,7 +94,7 @@ def compare(
 
 
 def _are_sites(files: list[str]) -> bool:
-    """Whether all files are those of sites; some of them alone cannot be combined with others."""
+    """Whether all files are files of sites. A mixture of site files and other files is an error."""
     from shardmc.errors import DataError
     from shardmc.store.site import is_site_file
 
@@ -113,9 +115,7 @@ def _combine_sites(
     from shardmc.pipeline.sites import combine_sites
 
     if shares is not None:
-        raise OptionError(
-            "--shares is not for files that sample_shard wrote: they say their shares themselves."
-        )
+        raise OptionError("Leave out --shares: files that sample_shard wrote contain their shares.")
     posterior = combine_sites(files, combiner=combiner, seed=seed)
     posterior.save(out)
     show_posterior(console, posterior)

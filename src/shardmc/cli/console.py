@@ -31,7 +31,7 @@ _VERDICT_STYLE = {"within": "bold green", "off": "bold red", "cannot tell": "bol
 
 
 def said(text: str, style: str = "") -> Text:
-    r"""Text that names may be part of, as a terminal can show it: what it would obey is written as an escape.
+    r"""Text that may contain names, made safe for a terminal: control characters are written as escapes.
 
     >>> said("note: \x1b[2J").plain
     'note: \\x1b[2J'
@@ -53,7 +53,7 @@ def frame_table(
         show_edge=False,
         padding=(0, 1, 0, 0),
     )
-    # Where a line is too short for all, names are folded: a number that is cut off would be another number.
+    # If a line is too long, names are folded. Numbers are not: a number that is cut off would be another number.
     table.add_column(str(frame.index.name or ""), overflow="fold", min_width=9)
     for column in frame.columns:
         table.add_column(_heading(str(column)), justify="right", no_wrap=True)
@@ -107,7 +107,7 @@ def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> No
 
 
 class StageBars:
-    """One bar per stage, as `fit(progress=...)` reports them; use it as a context manager."""
+    """One progress bar per stage, for `fit(progress=...)`. Use it as a context manager."""
 
     def __init__(self, title: str = "") -> None:
         self._title = title

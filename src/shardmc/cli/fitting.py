@@ -16,12 +16,12 @@ FamilyName = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option(help="The run folder. A run that was stopped is resumed.")]
-Shards = Annotated[str, typer.Option(help='How many shards, or "auto".')]
-Draws = Annotated[int, typer.Option(help="How many draws of the posterior.")]
+Shards = Annotated[str, typer.Option(help='The number of shards, or "auto".')]
+Draws = Annotated[int, typer.Option(help="The number of draws from the posterior.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same draws.")]
 Priors = Annotated[
     list[str] | None,
-    typer.Option(help='A prior other than the default, e.g. "x1=normal(0, 1)"; may be repeated.'),
+    typer.Option(help='A prior, e.g. "x1=normal(0, 1)". May be repeated.'),
 ]
 Offset = Annotated[str | None, typer.Option(help="A column added to the linear predictor.")]
 Exposure = Annotated[
@@ -46,20 +46,20 @@ EngineName = Annotated[str, typer.Option(help="local or dask.")]
 Scheduler = Annotated[
     str | None,
     typer.Option(
-        help="Address of a Dask scheduler; without it, --engine dask starts workers on this machine."
+        help="Address of a Dask scheduler. Without it, --engine dask starts workers on this machine."
     ),
 ]
 Memory = Annotated[
     float | None,
-    typer.Option(min=0, help="GB of rows to hold in memory; larger tables are read shard by shard."),
+    typer.Option(min=0, help="GB of rows to hold in memory. Larger tables are read shard by shard."),
 ]
 Scratch = Annotated[
     Path | None,
-    typer.Option(help="A folder for the shards of larger tables; with Dask one that all workers see."),
+    typer.Option(help="A folder for the shards of larger tables. All Dask workers must see it."),
 ]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")]
 Polish = Annotated[
-    bool, typer.Option("--polish", help="Remove the errors that the certificate measures from the draws.")
+    bool, typer.Option("--polish", help="Correct the draws for the errors that the certificate measures.")
 ]
 PrecisionName = Annotated[
     str,
@@ -68,18 +68,20 @@ PrecisionName = Annotated[
 CertifyDraws = Annotated[
     int,
     typer.Option(
-        help="Draws at which the certificate first computes gradients of all rows. It takes up to 1,000, or this many, "
-        "if these cannot tell."
+        help="The number of draws at which the certificate first computes gradients. If these cannot tell, it uses up "
+        "to 1,000."
     ),
 ]
 CertifyRows = Annotated[
     float,
     typer.Option(
-        help="Part of the rows that each of these gradients reads: less than 1 is cheaper and less precise."
+        help="The part of the rows that each gradient reads. Below 1 the certificate is cheaper and less precise."
     ),
 ]
-CertifyMean = Annotated[float, typer.Option(help="Error of a mean that counts as right, in posterior sd.")]
-CertifySd = Annotated[float, typer.Option(help="Relative error of an sd that counts as right.")]
+CertifyMean = Annotated[
+    float, typer.Option(help="The largest error of a mean that is within bounds, in posterior sd.")
+]
+CertifySd = Annotated[float, typer.Option(help="The largest relative error of an sd that is within bounds.")]
 Report = Annotated[bool, typer.Option(help="Write report.html into the run folder.")]
 
 
@@ -113,7 +115,7 @@ def fit(
     certify_sd: CertifySd = 0.1,
     report: Report = True,
 ) -> None:
-    """Fit a generalised linear model to a table of any size; print and keep its certified posterior."""
+    """Fit a generalised linear model to a table of any size, and print and save its certified posterior."""
     from rich.console import Console
 
     from shardmc.check import Certify
@@ -193,7 +195,7 @@ def _engine(name: str, scheduler: str | None):
 
     if name == "local":
         if scheduler is not None:
-            raise OptionError("--scheduler goes with --engine dask.")
+            raise OptionError("--scheduler needs --engine dask.")
         return None
     if name != "dask":
         raise unknown("engine", name, ("local", "dask"))

@@ -11,9 +11,9 @@ TRUE_BETA = (0.3, 5.0, -7.0, 2.4, -20.0)
 
 
 def demo(
-    rows: Annotated[int, typer.Option(help="How many rows to simulate.")] = 100_000,
-    shards: Annotated[int, typer.Option(help="How many shards to split them into.")] = 50,
-    draws: Annotated[int, typer.Option(help="How many draws of the posterior to make.")] = 10_000,
+    rows: Annotated[int, typer.Option(help="The number of rows to simulate.")] = 100_000,
+    shards: Annotated[int, typer.Option(help="The number of shards.")] = 50,
+    draws: Annotated[int, typer.Option(help="The number of draws from the posterior.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the data and of the draws.")] = 0,
     out: Annotated[Path, typer.Option(help="Where to write the result.")] = Path("shardmc-demo"),
 ) -> None:
@@ -106,16 +106,16 @@ def reproduce(
             help="table-1, table-2, table-3, figure-1, figure-2, theorem-1, remark-2, nonparametric, or all."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Where tables, figures and index.html go.")] = Path(
+    out: Annotated[Path, typer.Option(help="The folder for tables, figures and index.html.")] = Path(
         "shardmc-paper"
     ),
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version.")] = False,
     covtype: Annotated[
         Path | None, typer.Option(help="Covertype for table-2: an .npz file, or UCI's covtype.data.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="From which all randomness comes.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of all random numbers.")] = 0,
 ) -> None:
-    """Recompute a result of the paper and show it next to what the paper printed."""
+    """Recompute a result of the paper and compare it with the printed one."""
     from rich.console import Console
 
     from shardmc.cli.console import StageBars, said

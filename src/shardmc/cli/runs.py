@@ -1,4 +1,4 @@
-"""Commands on a run that is there: `shardmc status`, `shardmc report` and `shardmc predict`."""
+"""Commands on an existing run: `shardmc status`, `shardmc report` and `shardmc predict`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 _MOST_NAMED = 12
 
 
-def status(run: Annotated[Path, typer.Argument(help="A run folder, as made by --out or run_dir=.")]) -> None:
-    """Show what of a run is done, what failed and why."""
+def status(run: Annotated[Path, typer.Argument(help="A run folder, made with --out or run_dir=.")]) -> None:
+    """Show which shards of a run are done, and which failed and why."""
     from rich.console import Console
 
     from shardmc.cli.console import said
@@ -24,10 +24,10 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder, as made by --
     plan = ", ".join(f"{key} {value}" for key, value in found.manifest.plan.items() if key != "content")
     console.print(said(f"Plan: {plan}."))
     if found.owner is not None and found.running:
-        console.print(said(f"A process is at work on it: {found.owner}."))
+        console.print(said(f"A process is working on it: {found.owner}."))
     elif found.owner is not None:
-        ended = "ended before it was finished" if found.running is False else "may or may not still run"
-        console.print(said(f"The last at work on it was {found.owner}, which {ended}."))
+        ended = "ended before it was finished" if found.running is False else "may still be running"
+        console.print(said(f"The last process that worked on it was {found.owner}, which {ended}."))
     for shard, reason in found.failed.items():
         console.print(said(f"Shard {shard} failed: {reason}"))
     for shard, reason in found.damaged.items():
@@ -38,7 +38,7 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder, as made by --
         )
         console.print(
             said(
-                f"{len(found.missing)} are not computed yet ({shown}); the same call with this folder goes on."
+                f"{len(found.missing)} are not computed yet ({shown}). Repeat the same call to continue the run."
             )
         )
 
@@ -46,7 +46,7 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder, as made by --
 def report(
     run: Annotated[Path, typer.Argument(help="A run folder, or a file that Posterior.save wrote.")],
     out: Annotated[
-        Path | None, typer.Option(help="The page to write; report.html in the run folder unless given.")
+        Path | None, typer.Option(help="The page to write. By default report.html in the run folder.")
     ] = None,
 ) -> None:
     """Write one self-contained HTML page: verdict, summary, plots, diagnostics, and how to repeat the run."""
@@ -65,8 +65,8 @@ def predict(
     kind: Annotated[
         str, typer.Option(help="mean, interval (of the expected response) or response (a new one).")
     ] = "interval",
-    interval: Annotated[float, typer.Option(help="The interval's probability.")] = 0.95,
-    draws: Annotated[int, typer.Option(help="How many of the posterior's draws to use.")] = 1000,
+    interval: Annotated[float, typer.Option(help="The probability of the interval.")] = 0.95,
+    draws: Annotated[int, typer.Option(help="The number of draws to use.")] = 1000,
     seed: Annotated[int, typer.Option(help="For --kind response.")] = 0,
 ) -> None:
     """Predict the response of new rows, with intervals."""

@@ -222,12 +222,12 @@ def distances(draws: Side, reference: Side, names: Iterable[str] | None = None) 
 def noise_floor(
     reference: Side, num_draws: int, names: Iterable[str] | None = None, *, repeats: int = 4, seed: int = 0
 ) -> dict[str, float]:
-    """What the distances are for `num_draws` independent draws of the reference itself.
+    """The distances that `num_draws` independent draws of the reference itself would have.
 
-    The mean over `repeats` repetitions. Where the reference is exact, of the distance between new draws of it and
-    itself. Where it is a sample of n draws, of the distance between two resamples (with replacement) of it, one of
-    `num_draws` and one of n draws, which has the noise of both sides; it takes the n draws as independent, so give
-    it thinned ones.
+    This is a mean over `repeats` repetitions. If the reference is exact, each repetition measures the distance of new
+    draws from it. If the reference is a sample of n draws, each measures the distance between two resamples (with
+    replacement) of it, one of `num_draws` and one of n draws, which has the noise of both sides. The n draws must be
+    independent, so thin them first.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Shards on a Dask cluster: workers read or keep the rows, small arrays travel, results come as they finish."""
+"""Shards on a Dask cluster: workers read or keep the rows, and only small arrays are sent."""
 
 from __future__ import annotations
 
@@ -28,26 +28,25 @@ _MOST_IN_FLIGHT = 64
 _PAUSE = 0.1
 _ATTEMPTS = 4
 _LARGE = 1 << 16
-"""Bytes beyond which what all tasks share is sent once per worker and not with every task."""
+"""If the arguments that all tasks share are larger (in bytes), they are sent once per worker, not with every task."""
 
 
 @final
 class Dask(Engine):
-    """Runs shards on the workers of a Dask cluster, `batch` shards a task.
+    """Runs shards on the workers of a Dask cluster, `batch` shards per task.
 
-    Rows of files are read by the workers themselves; rows in this process's memory are sent to the workers once and
-    stay there. Every worker process compiles a program once. A worker that dies loses nothing but the tasks it was
-    at: they are run again elsewhere.
+    Workers read the rows of files themselves. Rows in this process's memory are sent to the workers once and stay
+    there. Every worker process compiles a program once. If a worker dies, its unfinished tasks run again elsewhere.
 
     Parameters
     ----------
     client
         A `distributed.Client`, or the address of a scheduler.
     batch
-        Shards per task; chosen from their number and that of the workers' threads unless given.
+        Shards per task. By default chosen from the number of shards and of the workers' threads.
     resources
-        What a task takes of a worker's abstract resources: `{"GPU": 1}` with workers started with
-        `--resources "GPU=1"` runs one task at a time on every such worker, and none on the others.
+        The Dask resources that a task needs. With `{"GPU": 1}`, every worker that was started with
+        `--resources "GPU=1"` runs one task at a time, and other workers run none.
 
     Examples
     --------
@@ -94,7 +93,7 @@ class Dask(Engine):
             index = np.asarray([*group, *[group[-1]] * (size - len(group))])
             mine = jax.tree.map(lambda a: a[index], local)
             function, arguments = rows.task(group)
-            # Not pure: a hash of the arguments would be taken, and equal calls are never wanted twice.
+            # pure=False: Dask would hash the arguments otherwise, and equal calls do not occur.
             return self.client.submit(
                 function,
                 call.argument(),
@@ -123,7 +122,7 @@ class Dask(Engine):
         rows: _ReadRows | _SentRows,
         groups: Sequence[Sequence[int]],
     ) -> Iterator[tuple[Sequence[int], Any]]:
-        """Yield (group, results) or (group, failure) as tasks end; what was lost with a worker is submitted again."""
+        """Yield (group, results) or (group, failure) as tasks end. Tasks of a worker that died are submitted again."""
         from distributed import as_completed
 
         waiting, pending = deque(groups), dict[Any, Sequence[int]]()
@@ -162,7 +161,7 @@ class Dask(Engine):
             self.client.cancel(list(pending))
 
     def _prepared(self) -> _Workers:
-        """The workers that can take tasks, looked at once; waits until there is one."""
+        """The workers that can take tasks, determined once. Waits until there is one."""
         if self._found is None:
             from shardmc.engine.worker import Threads, accelerated
 
@@ -186,8 +185,8 @@ class Dask(Engine):
                 {f"{name}={amount:g}" for _, has in offers.values() for name, amount in has.items()}
             )
             raise OptionError(
-                f"No worker has the resources {self.resources}; there are {', '.join(there) or 'none'}. "
-                'Start workers with --resources "GPU=1", say, or leave resources out.'
+                f"No worker has the resources {self.resources}; the workers offer {', '.join(there) or 'none'}. "
+                'Start workers with, for example, --resources "GPU=1", or leave resources out.'
             )
         return able
 
@@ -222,7 +221,7 @@ class Dask(Engine):
 
 @dataclass(frozen=True)
 class _Workers:
-    """What is known of the workers."""
+    """What the engine knows about the workers."""
 
     threads: int
     accelerated: bool
@@ -238,7 +237,7 @@ class _Failure:
 
 @final
 class _ForTasks:
-    """A value for many tasks: inside each of them if it is small, otherwise sent to every worker once."""
+    """A value for many tasks: part of each task if it is small, otherwise sent to every worker once."""
 
     def __init__(self, client: Client, value: Any) -> None:
         import cloudpickle
@@ -248,7 +247,7 @@ class _ForTasks:
         self._future: Future | None = None
 
     def argument(self) -> Any:
-        """What a task is given in the value's place."""
+        """The argument of a task that stands for the value."""
         from shardmc.engine.worker import held
 
         if len(self._content) < _LARGE:
@@ -278,7 +277,7 @@ class _ReadRows:
 @final
 @dataclass(frozen=True)
 class _SentRows:
-    """Rows in this process's memory, of which each group's are sent to a worker when they are first needed."""
+    """Rows in this process's memory. Those of each group are sent to a worker when they are first needed."""
 
     blocks: Blocks
     size: int
@@ -309,7 +308,7 @@ class _SentRows:
         self.parts.pop(group[0] // self.size, None)
 
     def _pack(self, number: int) -> tuple[Any, Any]:
-        """Rows and weights of a group, every shard's slice of `capacity` rows after the other's, and a row more."""
+        """Rows and weights of a group: a slice of `capacity` rows for each shard, and one more row."""
         shards = range(number * self.size, min((number + 1) * self.size, self.blocks.num_shards))
         _, batch = next(iter(self.blocks.batches(shards, self.size)))
         starts = np.asarray(batch.starts)
@@ -325,13 +324,13 @@ def _connected(client: Client | str) -> Client:
     try:
         from distributed import Client
     except ImportError as error:
-        raise OptionError("Dask is not installed; install shardmc with its extra: shardmc[dask].") from error
+        raise OptionError("Dask is not installed: pip install 'shardmc[dask]'.") from error
     if isinstance(client, str):
         try:
             return Client(client, set_as_default=False)
         except (OSError, ValueError) as error:
             raise OptionError(
-                f"There is no Dask scheduler at {client!r} that answers; an address is like tcp://host:8786."
+                f"No Dask scheduler answers at {client!r}. An address looks like tcp://host:8786."
             ) from error
     if not isinstance(client, Client) or client.asynchronous:
         kind = "an asynchronous Client" if isinstance(client, Client) else type(client).__name__
@@ -340,7 +339,7 @@ def _connected(client: Client | str) -> Client:
 
 
 def _grouped(shards: Sequence[int], size: int) -> list[list[int]]:
-    """Cut shards where multiples of `size` lie, so that a shard is always in the same group.
+    """Cut shards into groups at multiples of `size`, so that a shard is always in the same group.
 
     >>> _grouped([0, 1, 5, 6, 7], 4)
     [[0, 1], [5, 6, 7]]
@@ -356,14 +355,14 @@ def _shared_call(program: Callable[..., Any], shared: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def _pickled(program: Callable[..., Any]) -> bytes:
-    """The same bytes for equal programs, by which a worker knows what it has compiled already."""
+    """The same bytes for equal programs, so that a worker finds the program that it has already compiled."""
     import cloudpickle
 
     return cloudpickle.dumps(program)
 
 
 def _on_host(leaf: Any) -> Any:
-    """A leaf as NumPy array; random keys, which NumPy does not know, as they are."""
+    """A leaf as a NumPy array. Random keys, which NumPy cannot hold, are unchanged."""
     is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return leaf if is_key else np.asarray(leaf)
 
@@ -373,15 +372,15 @@ def _offers(dask_scheduler: Any = None) -> dict[str, tuple[int, dict[str, float]
 
 
 def _failure(group: Sequence[int], result: Any) -> _Failure:
-    """What a task raised; a worker that died too often becomes a sentence."""
+    """The error of a task. If its workers died too often, the message says so."""
     from distributed import KilledWorker
 
     _, error, traceback = result
     if isinstance(error, KilledWorker):
         return _Failure(
             SamplingError(
-                f"{_named(group)} could not be computed: every worker that tried died, most likely for want of memory. "
-                "Use more shards, a smaller batch, or workers with more memory."
+                f"{_named(group)} could not be computed: every worker that tried died, probably because it ran out of "
+                "memory. Use more shards, a smaller batch, or workers with more memory."
             )
         )
     return _Failure(error.with_traceback(traceback))

@@ -22,25 +22,25 @@ from shardmc.model.precision import Precision
 from shardmc.types import Engine, ProgramCall
 
 _MOST_ROWS = 1 << 22
-"""Rows of shards side by side that keep an accelerator busy."""
+"""The number of rows, in shards that run in parallel, that keep an accelerator busy."""
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def run_batch(
     program: Callable[..., Any], width: int, batch: Batch, per_shard: Any, shared: Any, count: int
 ) -> Any:
-    """program on every shard of a batch; results stacked along a first axis.
+    """Run a program on every shard of a batch. Results are stacked along a first axis.
 
-    Shards run one after another (or `width` at a time) inside one compiled loop: the loop's body does not depend on
-    how many there are, so the batch size does not change the draws. A batch may be padded by repeating its last shard;
-    only the first `count` shards are wanted. With `width=1` the padding shards are skipped, and with `count=0` nothing
-    is computed, whatever the width.
+    Shards run one after another (or `width` at a time) in one compiled loop. The body of the loop does not depend on
+    the number of shards, so the batch size does not change the draws. A batch may be padded by repeating its last
+    shard; only the first `count` shards are needed. With `width=1` the padding shards are skipped, and with `count=0`
+    nothing is computed, whatever the width.
     """
 
     def evaluate(i: jax.Array) -> Any:
-        # Materialised, a shard's rows meet XLA's fused matrix kernels; as a lazy slice they would not.
+        # Materialised rows use XLA's fused matrix kernels. A lazy slice would not.
         rows, weights = lax.optimization_barrier(batch.take(i))
-        # An accelerator's default would round the factors of a matrix product to ten bits.
+        # By default an accelerator rounds the factors of a matrix product to ten bits.
         with jax.default_matmul_precision("highest"):
             return program(rows, weights, jax.tree.map(lambda a: a[i], per_shard), shared)
 
@@ -52,7 +52,7 @@ def run_batch(
         shards = jnp.arange(batch.num_shards)
         return lax.map(one, shards) if width == 1 else lax.map(one, shards, batch_size=width)
 
-    # Of shards side by side all are computed, whatever `count` is; so nothing at all is asked for here.
+    # Shards that run in parallel are all computed, whatever `count` is. So count=0 is handled here.
     nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(every))
     return lax.cond(count > 0, every, lambda: nothing)
 
@@ -60,17 +60,17 @@ def run_batch(
 @final
 @dataclass(frozen=True)
 class Local(Engine):
-    """Runs shards on this machine, `batch` shards a call and `workers` calls at a time.
+    """Runs shards on this machine, `batch` shards per call and `workers` calls at a time.
 
     Parameters
     ----------
     batch
-        Shards per call of the compiled program; chosen from their number unless given.
+        Shards per call of the compiled program. By default chosen from the number of shards.
     workers
-        Calls in flight: by default one per core on a CPU, two on an accelerator.
+        Calls at the same time. By default one per core on a CPU, two on an accelerator.
     width
-        Shards evaluated side by side inside a call: 1 on a CPU, where one shard fills a core, so that the draws are
-        the same to the bit whatever the batch; as many as fill it on an accelerator.
+        Shards that run in parallel inside a call. By default 1 on a CPU, where draws are then bit-identical for any
+        batch size; on an accelerator as many as keep it busy.
 
     Examples
     --------
@@ -117,7 +117,7 @@ class Local(Engine):
             while pending:
                 yield from _results(pending.popleft(), on_done)
         finally:
-            # Not waiting lets an interruption through at once; what is finished has been yielded.
+            # Do not wait, so that an interruption takes effect at once. Finished results have been yielded.
             pool.shutdown(wait=False, cancel_futures=True)
 
     def prepare(self, call: ProgramCall) -> Future[None] | None:
@@ -136,7 +136,7 @@ class Local(Engine):
         return _compiler().submit(compile_it)
 
     def _sizes(self, program: Callable[..., Any], blocks: Blocks) -> tuple[int, int, int]:
-        """Workers, shards a call and shards side by side.
+        """Workers, shards per call and shards in parallel.
 
         They are the same for every call of a program on these blocks, so that it is compiled for one size only.
         """
@@ -147,7 +147,7 @@ class Local(Engine):
 
 
 def _of_batch(per_shard: Any, names: Sequence[int], batch: Batch) -> Any:
-    """What belongs to the shards of a batch, the last of them repeated as in the batch."""
+    """The entries of the shards of a batch, the last one repeated as in the batch."""
     index = np.asarray([*names, *[names[-1]] * (batch.num_shards - len(names))])
     return jax.tree.map(lambda a: np.asarray(a)[index], per_shard)
 
@@ -177,13 +177,13 @@ def default_batch(blocks: Blocks, devices: int, accelerated: bool) -> int:
     """Shards per call: a few calls per device (or core), so that all are busy to the end."""
     most = 128
     if not accelerated:
-        # Many small shards share the cost of a call; of large ones a few are enough, and rows may be read for them.
+        # Many small shards share the cost of a call. A few large ones are enough, and their rows may have to be read.
         most = min(32, max(8, (1 << 18) // blocks.capacity))
     return max(1, min(most, blocks.num_shards // (4 * devices)))
 
 
 def default_width(program: Callable[..., Any], capacity: int) -> int:
-    """Shards side by side: one on a CPU; on an accelerator as many rows together as the program can do with."""
+    """Shards in parallel: one on a CPU; on an accelerator as many as the program has memory for."""
     if not is_accelerated():
         return 1
     together = min(getattr(program, "rows_together", _MOST_ROWS), _rows_that_fit())
@@ -191,12 +191,12 @@ def default_width(program: Callable[..., Any], capacity: int) -> int:
 
 
 def _rows_that_fit() -> int:
-    """A row takes some kilobytes where it is evaluated at a hundred points."""
+    """A row takes a few kilobytes if it is evaluated at a hundred points."""
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
     return max(1 << 20, memory >> 13)
 
 
 def _default_workers() -> int:
     if is_accelerated():
-        return 2  # the next call waits on the device while the last one's results travel
+        return 2  # the next call is on the device while the results of the last one are copied
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""What runs inside a Dask worker: its share of the cores, programs that stay compiled, and shards."""
+"""What runs inside a Dask worker: the number of its threads, compiled programs, and shards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Threads(WorkerPlugin):
 
 @dataclass(frozen=True)
 class SharedCall:
-    """What all tasks of one `map` have in common."""
+    """The arguments that all tasks of one `map` share."""
 
     program: bytes  # pickled
     shared: Any
@@ -78,7 +78,7 @@ def run_files(
 
 
 def held(content: bytes) -> Any:
-    """An object that several tasks need; Dask makes it again where a worker is lost."""
+    """An object that several tasks need. Dask makes it again if its worker is lost."""
     return pickle.loads(content)
 
 
@@ -89,5 +89,5 @@ def accelerated() -> bool:
 
 @lru_cache(maxsize=64)
 def unpickled(content: bytes) -> Callable[..., Any]:
-    """The program with this pickle, the same object every time: what was compiled for it is found again."""
+    """The program with this pickle. It is the same object every time, so that it is compiled only once."""
     return pickle.loads(content)

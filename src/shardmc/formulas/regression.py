@@ -127,7 +127,7 @@ class _Formula:
         return open_rows(model_of(prepared), prepared.source, seed)
 
     def finish(self, posterior: Posterior) -> Posterior:
-        """The posterior with its design and priors, the intercept first, and what was noticed on the way."""
+        """The posterior with its design and priors, the intercept first, and with notes and findings."""
         prepared = self._prepared
         assert prepared is not None
         design, notes = prepared.design, posterior.notes

@@ -26,7 +26,7 @@ class SubposteriorTerms:
 
     model: Density
     rows_together: ClassVar = 1 << 20
-    """For shards side by side on an accelerator: second derivatives need much memory per row."""
+    """For shards in parallel on an accelerator: second derivatives need much memory per row."""
 
     def __call__(
         self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame

@@ -210,7 +210,7 @@ class Model(Coordinates, Recipe):
 def _restore(
     token: str, log_likelihood: Any, log_prior: Any, parameters: Any, derived: Any, initial: Any
 ) -> Model:
-    """The model that was pickled: the very same object if it still lives in this process."""
+    """The model that was pickled: the same object if it still exists in this process."""
     model = _models.get(token)
     if model is None:
         model = Model(log_likelihood, log_prior, parameters, derived=derived)

@@ -81,20 +81,20 @@ def append(
         The new rows: whatever `fit` takes as data.
     old_data
         The old rows. With them, the mode of all rows is exact and the result is certified. Without them, a quadratic
-        at the old mode stands for the old rows' log-likelihood, and there is no certificate.
+        at the old mode approximates the old rows' log-likelihood, and there is no certificate.
     weights, old_weights
         Row weights, as in `fit`.
     shards
-        How many shards the new rows are split into; "auto" makes them about as large as the old ones.
+        The number of shards of the new rows. "auto" makes them about as large as the old ones.
     seed
-        The seed of the new draws; by default one that follows from the posterior's own.
+        The seed of the new draws. By default it is derived from the seed of the posterior.
     keep, sampler, engine, check, certify, precision, progress
         As in `fit`.
 
     Returns
     -------
     Posterior
-        With N' / N times as many draws. Its first shard stands for all old rows.
+        It has N' / N times as many draws. Its first shard is that of all old rows.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The stage that checks the result: it gathers the evidence, runs every check, and tables the shards."""
+"""The stage that checks the result: it collects the evidence, runs every check, and makes the table of shards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _no_score(points: np.ndarray) -> Gradients:
 @final
 @dataclass(frozen=True, eq=False)
 class CheckDraws(Stage):
-    """Check chains, agreement of the shards and, where there is a mode, the distance from the posterior."""
+    """Check the chains, the agreement of the shards and, if there is a mode, the distance from the posterior."""
 
     name = "check"
     score: Callable[[Job, State], Score] = score_of_blocks
@@ -51,7 +51,7 @@ class CheckDraws(Stage):
         )
         applicable = [check for check in CHECKS if check.applies(evidence)]
         with ThreadPoolExecutor(1) as pool:
-            # These work while the device is busy with the gradients.
+            # These run while the device computes the gradients.
             background |= {c.name: pool.submit(c, evidence) for c in applicable if not c.reads_rows}
             outcomes = [check(evidence) for check in applicable if check.reads_rows]
         outcomes += [future.result() for future in background.values()]

@@ -17,7 +17,7 @@ from shardmc.types import ShardDraws
 
 @final
 class Combine(Stage):
-    """Combine the draws of all shards that have some, on the scale that the combiner works on."""
+    """Combine the draws of all shards that have draws, on the scale that the combiner needs."""
 
     name = "combine"
 
@@ -45,7 +45,7 @@ class Combine(Stage):
 
 
 def _failures(sampled: Sampled) -> list[str]:
-    """A note on the shards that have no draws; an error if none has any."""
+    """A note on the shards without draws, or an error if all shards are without draws."""
     good, count = set(sampled.good), len(sampled.chains)
     if not good:
         raise SamplingError(f"No shard could be sampled; shard 0: {sampled.chains[0].failure}")

@@ -1,4 +1,4 @@
-"""The driver of a run: it keeps the time, tells progress, writes and reads checkpoints and compiles ahead."""
+"""The driver of a run: it measures time, reports progress, writes and reads checkpoints and compiles ahead."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Driver:
         self._seconds: dict[str, float] = {}
 
     def timed(self, name: str, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a verb; keep its time and report its progress under this name."""
+        """Call a function, and record its time and progress under this name."""
         self._report(name, 0, 1)
         start = time.perf_counter()
         result = verb(*args, **kwargs)
@@ -52,7 +52,7 @@ class Driver:
         return replace(state, notes=(*state.notes, *ahead.notes()))
 
     def posterior(self, job: Job, state: State, plan: Plan) -> Posterior:
-        """The posterior that the stages have found."""
+        """The posterior that the stages have computed."""
         combined, checked = known(state.combined), known(state.checked)
         mode = None if state.located is None else state.located.mode
         precision = state.precision
@@ -90,7 +90,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class _StageLog:
-    """What a stage that works shard by shard is offered."""
+    """The log for a stage that works shard by shard."""
 
     name: str
     folder: Folder
@@ -114,7 +114,7 @@ class _StageLog:
 
 
 class _Ahead:
-    """Has the programs of later stages compiled while earlier ones run."""
+    """Compiles the programs of later stages while earlier ones run."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -122,7 +122,7 @@ class _Ahead:
         self._compiling: list[tuple[Stage, Future[None]]] = []
 
     def compile(self, stages: Sequence[Stage], job: Job, state: State) -> None:
-        """Compile what the first of these stages, and those after it, say that they will need."""
+        """Compile the programs that these stages list."""
         first, *later = stages
         self._asked.add(first)  # it compiles what it needs by itself
         if state.precision is None:

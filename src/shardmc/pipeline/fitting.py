@@ -1,4 +1,4 @@
-"""The main job: from a model and a tall table to draws of the posterior, and how far to trust them."""
+"""Fitting: from a model and a large table to draws of the posterior and their measured accuracy."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ FIT = (
 
 @runtime_checkable
 class FrontEnd(Protocol):
-    """A way to say a model and its rows, such as a formula."""
+    """Makes a model and its rows from what the user gave, such as a formula."""
 
     def open(self, source: Source, seed: int) -> tuple[Source, Model]:
-        """The rows that the model reads, and the model, tried on a few of them."""
+        """The rows that the model reads, and the model, checked on a few of them."""
         ...
 
     def finish(self, posterior: Posterior) -> Posterior:
@@ -79,7 +79,7 @@ def fit(
     run_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Posterior:
-    """Compute the posterior of a model with few parameters and very many rows, and measure how accurate it is.
+    """Compute the posterior of a model given a large table, and measure how accurate it is.
 
     Parameters
     ----------
@@ -89,18 +89,18 @@ def fit(
         Arrays with a common first axis (an array, a tuple, a dict, any pytree), a pandas, polars or Arrow table,
         or the path or URL of a Parquet file or folder, or of a CSV file.
     shards
-        How many parts the rows are split into; "auto" chooses from the number of rows, parameters and draws.
+        The number of shards. "auto" chooses it from the number of rows, parameters and draws.
     draws
-        How many draws of the posterior to make. There may be a few more, so that all shards give equally many.
+        The number of draws. There may be a few more, so that all shards contribute the same number.
     seed
-        The same seed gives the same draws, whatever the batch size and after any interruption. On another device, or
+        The same seed gives the same draws, for any batch size and after any interruption. On another device, or
         with another number of XLA's threads, the draws differ in rounding, but come from the same posterior.
     weights
-        One number per row (or a column's name): row j counts that often in the likelihood.
+        One number per row (or a column's name): row j counts weights[j] times in the likelihood.
     stratify
-        One value per row (or a column's name). Each shard gets its share of the rows of every value.
+        One value per row (or a column's name). Each shard gets its share of the rows with each value.
     shuffle
-        False leaves the rows in their order. Use it only for rows that are in random order already.
+        Whether rows go to shards at random. Use False only for rows that are already in random order.
     keep
         Keep a row in every shard if its leverage exceeds `keep` times the largest share. None keeps no rows.
     sampler
@@ -108,23 +108,23 @@ def fit(
     combiner
         A combiner or its name: "recenter", "consensus", "weierstrass", ...
     engine
-        Where shards run: `shardmc.Local()`, this machine, or `shardmc.Dask(...)`.
+        Where shards run: `shardmc.Local()` for this machine, or `shardmc.Dask(...)`.
     check
         Whether to certify the result. That evaluates all rows at 100 draws, or at up to 1,000 in hard cases.
     certify
-        Effort and bounds of the certificate, `shardmc.Certify(draws=100, max_draws=1000, mean=0.1, sd=0.1)`. False
-        makes none, like `check=False`.
+        Effort and bounds of the certificate, `shardmc.Certify(draws=100, max_draws=1000, rows=1, mean=0.1, sd=0.1)`.
+        False turns it off, like `check=False`.
     polish
-        Whether to remove the errors of mean and covariance that the certificate measured from the draws, and to
-        certify them again at other draws. `posterior.polished` says what it did.
+        Whether to correct the draws for the errors of mean and covariance that the certificate measured, and to
+        certify them again at other draws. `posterior.polished` says what was done.
     precision
-        "auto" measures how far rounding in single precision would move the posterior, and computes in double precision
-        if that matters; "single" and "double" leave no choice. `posterior.plan.precision` says which it was, and
-        `posterior.plan.precision_reason` why. JAX's own configuration stays as it is, and rows stay float32 in memory.
+        "single", "double" or "auto". "auto" measures how far rounding in single precision would move the posterior, and
+        computes in double precision if that matters. `posterior.plan.precision` and `posterior.plan.precision_reason`
+        say which was used and why. JAX's configuration does not change, and rows stay float32 in memory.
     run_dir
-        A folder that keeps finished shards. The same call with the same folder resumes a run that was stopped.
+        A folder for finished shards. The same call with the same folder resumes an interrupted run.
     progress
-        Called as progress(stage, done, total).
+        A function that is called as progress(stage, done, total).
 
     Examples
     --------
@@ -168,7 +168,7 @@ def fit(
             rows, bound = driver.timed("read", front_end.open, source, seed)
             count = _number_of_shards(shards, rows.num_rows, bound.dim, draws)
             partition = Partition(count, shuffle, stratify, weights)
-            # What words leave out: which rows have which weights, what a user's own functions do.
+            # What the text of the options does not show: the weights of the rows, and the code of the user's functions.
             content = fingerprint(partition.fingerprint, vars(sampler), vars(combiner))
             plan = Plan(rows=rows.num_rows, shards=count, content=content, **asked)
             folder.begin(source, bound, plan)
@@ -210,7 +210,7 @@ class _OneModel:
 
 
 def open_rows(model: Recipe, data: Any, seed: int) -> tuple[Source, Model]:
-    """The rows the model reads, and the model, tried on a few of them before anything is compiled."""
+    """The rows that the model reads, and the model, checked on a few of them before anything is compiled."""
     source = as_source(data)
     if source.is_table:
         source = source.select(model.columns_used(source.sample(_SAMPLE_ROWS, seed)))
@@ -239,13 +239,13 @@ def _check_options(draws: int, seed: int, keep: float | None, check: bool, polis
 def _check_scaling(combiner: Combiner, sampler: Sampler | Auto) -> None:
     if combiner.scaling == "fractional" and not sampler.takes_power:
         raise OptionError(
-            f"{type(combiner).__name__} takes draws of shards with a power of the prior, and step of Gibbs takes none: "
+            f"{type(combiner).__name__} needs fractional draws, but step of Gibbs does not take a power of the prior: "
             "give step a fifth argument, power, or choose a combiner of rescaled draws such as 'recenter'."
         )
 
 
 def _number_of_shards(shards: int | str, num_rows: int, dim: int, draws: int) -> int:
-    """K as given; or chosen so that kept rows stay few (K^2 < N / (5 d)) and every shard is worth its overhead."""
+    """K as given, or chosen so that few rows are kept (K^2 < N / (5 d)) and shards are not too small."""
     if shards == "auto":
         most = min(math.sqrt(num_rows / (5 * dim)), num_rows / max(1_000, 50 * dim), draws / 32)
         return max(1, int(most))

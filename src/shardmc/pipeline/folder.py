@@ -1,4 +1,4 @@
-"""The run folder as the driver sees it: what a run keeps as it goes, and what an interrupted call left there."""
+"""The run folder as the driver uses it: results so far, and those of an earlier, interrupted call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardmc.store.run import Run
 
 
 class Folder:
-    """A run folder, locked from the first moment on; without a path it keeps nothing and finds nothing."""
+    """A run folder, locked during the whole run. Without a path nothing is kept or found."""
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self._run = None if path is None else Run(path)

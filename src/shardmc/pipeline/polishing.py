@@ -1,4 +1,4 @@
-"""The stage that takes the errors which the certificate measured out of the draws, and certifies them again."""
+"""The stage that corrects the draws for the errors that the certificate measured, and certifies them again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardmc.pipeline.checking import score_of_blocks
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.seeds import Purpose, generator
 
-_NO_MODE = "Nothing was polished: without a mode of all rows there is no certificate to polish by."
+_NO_MODE = "The draws were not polished: without a mode of all rows there is no certificate."
 
 
 @final

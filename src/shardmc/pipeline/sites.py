@@ -56,8 +56,8 @@ def sample_shard(
     """Sample the shard of one site, where its rows are.
 
     The target is the prior times the likelihood of the site's rows to the power 1 / share, log pi + sum_j l_j / a_i:
-    the site does the job of all rows. The result, which is also what the file holds, has the draws, mode and curvature
-    of that density on the unconstrained scale, the share, the number of rows, and the parameters' names and supports.
+    the site's rows count as much as all rows. The result, and the file, contain the draws, mode and curvature of that
+    density on the unconstrained scale, the share, the number of rows, and the parameters' names and supports.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ def sample_shard(
     rows
         The site's rows: whatever `fit` takes as data.
     share
-        The site's part of all rows, n_i / N. Any positive shares that sum to 1 over the sites give the same posterior;
-        shares near n_i / N give it with the least noise.
+        The site's share of all rows, n_i / N. Any positive shares that sum to 1 over the sites give the same posterior;
+        shares close to n_i / N give the least noise.
     located
         The mode of all rows from an earlier round: what `locate_sites` returned, or the posterior of `combine_sites`,
         or its file. The site then adds the gradient and curvature of its density at that point, and one Newton step
@@ -75,7 +75,7 @@ def sample_shard(
     draws, sampler, engine, weights, precision
         As in `fit`.
     seed
-        Shared by all sites; draws of different sites are independent because `shard` differs.
+        May be the same at all sites: draws of different sites are independent because `shard` differs.
     shard
         The site's number, from 0.
     path
@@ -165,14 +165,14 @@ def combine_sites(
     combiner: str | Combiner = "recenter",
     seed: int = 0,
 ) -> Posterior:
-    """Draws of the posterior of all rows, from the sites' files alone.
+    """Compute draws of the posterior of all rows from the sites' files.
 
     Parameters
     ----------
     sites
         Files that `sample_shard` wrote, or what it returned: every site once.
     model
-        Needed for parameters whose support has no name, and for derived quantities; otherwise the files say enough.
+        Needed only for parameters whose support has no name, and for derived quantities.
     combiner
         A combiner of rescaled draws: "recenter", "swiss", "mposterior", "wasserstein" or "pie".
     seed
@@ -226,7 +226,7 @@ def combine_sites(
 @final
 @dataclass(frozen=True, eq=False)
 class LocateSite(Stage):
-    """Find the site's own mode; without one, take that of all rows where it is known."""
+    """Find the mode of the site. If there is none, use the mode of all rows, if it is known."""
 
     name = "locate"
     common: Mode | None
@@ -334,7 +334,7 @@ def _mode_of(sites: Sequence[Site]) -> Mode:
 
 
 def _located(sites: Sequence[Site], shares: np.ndarray) -> tuple[Located | None, tuple[str, ...]]:
-    """Where the sites' draws are and where they should be, with what the user should know about it."""
+    """The modes of the sites and of all rows, and notes for the user."""
     notes = ()
     if len({site.model for site in sites}) > 1:
         notes = ("The sites' models are not the same code, or ran under different versions of Python.",)

@@ -1,4 +1,4 @@
-"""What a run is made of: a job, the state that its stages fill in, and what a stage must offer."""
+"""The parts of a run: a job, the state that its stages fill in, and the interface of a stage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be computed: the model, the rows in their shards, and the options, all checked."""
+    """What to compute: the model, the rows in their shards, and the options, all checked."""
 
     model: Model
     blocks: Blocks
@@ -60,7 +60,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class State:
-    """What the stages of a run have found so far."""
+    """The results of the stages so far."""
 
     blocks: Blocks
     """The partition of all rows."""
@@ -85,7 +85,7 @@ class State:
         return State(job.blocks, job.blocks)
 
     def after(self, stage: Stage, *, passes: float | None = None, **found: Any) -> State:
-        """The state with what a stage has found, and how often it evaluated the likelihood of all rows."""
+        """The state with the results of a stage, and how often it evaluated the likelihood of all rows."""
         counted = self.passes if passes is None else {**self.passes, stage.name: passes}
         return replace(self, passes=counted, **found)
 
@@ -111,7 +111,7 @@ class Log(Protocol):
 
 
 class Stage(ABC):
-    """One step of a run. It knows nothing of time, progress, files or of the stages around it."""
+    """One step of a run. It does not depend on time, progress, files or other stages."""
 
     name: ClassVar[str]
     """As progress bars and reports show it."""
@@ -124,7 +124,7 @@ class Stage(ABC):
 
     @abstractmethod
     def run(self, job: Job, state: State, log: Log) -> State:
-        """The state with what this stage finds."""
+        """The state with the results of this stage."""
 
     def programs(self, job: Job, state: State) -> Iterable[ProgramCall]:
         """The programs that `run` will need, as far as their shapes are known; compiled while other stages run."""
@@ -135,11 +135,11 @@ class Stage(ABC):
         return {}
 
     def load(self, job: Job, state: State, arrays: Mapping[str, np.ndarray]) -> State:
-        """The state that `save` was given, up to what later stages need."""
+        """The state that `save` was called with, as far as later stages need it."""
         return state
 
 
 def known(found: T | None) -> T:
-    """What an earlier stage of the list has found."""
+    """A result of an earlier stage, which must exist."""
     assert found is not None, "The stages are in the wrong order."
     return found

@@ -25,7 +25,7 @@ from shardmc.types import Frame, Located, Mode, ProgramCall
 @final
 @dataclass(frozen=True, eq=False)
 class ChoosePrecision(Stage):
-    """Compute in the precision asked for, or in the one that rounding calls for.
+    """Choose the precision: the one asked for, or the one that rounding requires.
 
     `near` is a point near the mode, with the posterior's scale there, where it is known.
     """
@@ -40,7 +40,7 @@ class ChoosePrecision(Stage):
 
 @final
 class Locate(Stage):
-    """Find the mode and curvature of all rows. A sampler that needs no mode goes on without one."""
+    """Find the mode and curvature of all rows. A sampler that needs no mode continues without one."""
 
     name = "locate"
 

@@ -1,4 +1,4 @@
-"""What a run returns: draws of the posterior, how far to trust them, and everything needed to repeat them."""
+"""What a run returns: draws of the posterior, their measured accuracy, and everything needed to repeat the run."""
 
 from shardmc.posterior.plan import Plan, Regression
 from shardmc.posterior.posterior import Posterior, ShardTable, load

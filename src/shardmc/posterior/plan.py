@@ -1,4 +1,4 @@
-"""How a posterior was made: what was asked for, and what was chosen on the way."""
+"""How a posterior was made: the options, and what shardmc chose."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Record:
 
 @dataclass(frozen=True)
 class Plan(_Record):
-    """What a run computed. What a kind of run does not have is None.
+    """What a run computed. Fields that do not apply to a run are None.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class Plan(_Record):
 
 @dataclass(frozen=True)
 class Regression(_Record):
-    """The formula that a posterior is of, and what is needed to predict from it."""
+    """The formula of a posterior, and what is needed to predict from it."""
 
     formula: str
     family: str

@@ -1,4 +1,4 @@
-"""What fit returns: draws of the posterior, what they are worth, and everything needed to repeat them."""
+"""What fit returns: draws of the posterior, their measured accuracy, and everything needed to repeat the run."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ class Posterior:
         return columns
 
     def summary(self, interval: float = 0.95) -> pd.DataFrame:
-        """Mean, sd, central interval, effective size and R-hat of every parameter, and how far off each may be.
+        """Mean, sd, central interval, effective size, R-hat and measured errors of every parameter.
 
-        `mean_error` is the certificate's estimate of the error of the mean in posterior standard deviations,
-        `sd_ratio` the ratio of the draws' standard deviation to the posterior's; both belong to the unconstrained
-        coordinate and are missing where a parameter has no coordinate of its own.
+        `mean_error` is the certificate's estimate of the error of the mean, in posterior standard deviations.
+        `sd_ratio` is its estimate of the draws' standard deviation divided by that of the posterior. Both refer to the
+        unconstrained coordinate, and are missing if a parameter has no coordinate of its own.
         """
         import pandas as pd
         from arviz_stats.base.array import array_stats
@@ -194,11 +194,11 @@ class Posterior:
         return predict_by(self, rows, function, kind, interval=interval, draws=draws)
 
     def predictive_check(self, rows: Any, **options: Any) -> pd.DataFrame:
-        """Observed responses of a sample of rows beside simulated ones; for posteriors of a formula."""
+        """Compare observed responses of a sample of rows with simulated ones, for a posterior of a formula."""
         return provided("posterior_predictive_check")(self, rows, **options)
 
     def plot_marginals(self, **options: Any) -> Figure:
-        """Marginal densities of the combined draws over the shards' own, before and after recentring."""
+        """Marginal densities of the combined draws and of the shards, before and after recentring."""
         return provided("plot_marginals")(self, **options)
 
     def plot_forest(self, **options: Any) -> Figure:
@@ -206,7 +206,7 @@ class Posterior:
         return provided("plot_forest")(self, **options)
 
     def plot_pair(self, **options: Any) -> Figure:
-        """The joint draws of two parameters, the worst pair unless named."""
+        """The joint draws of two parameters, by default the worst pair."""
         return provided("plot_pair")(self, **options)
 
     def plot_shards(self, **options: Any) -> Figure:
@@ -240,7 +240,7 @@ class Posterior:
 
 
 def load(path: str | Path) -> Posterior:
-    """Read a posterior that `Posterior.save` wrote; a run folder stands for its posterior.nc.
+    """Read a posterior from a file that `Posterior.save` wrote, or from a run folder.
 
     Examples
     --------
@@ -258,8 +258,8 @@ def load(path: str | Path) -> Posterior:
     if path.is_dir() and path.suffix != ".zarr":
         if not (path / "posterior.nc").exists():
             raise RunError(
-                f"{str(path)!r} holds no posterior.nc: it is no run folder, or its run is not finished. "
-                "Repeat the call that made it to go on with it."
+                f"{str(path)!r} has no posterior.nc: it is not a run folder, or its run is not finished. "
+                "Repeat the call that made it to continue the run."
             )
         path = path / "posterior.nc"
     return Posterior.from_tree(load_tree(path))

@@ -46,7 +46,7 @@ class Gibbs(Sampler):
     thin
         Sweeps per draw.
     chains
-        Chains per shard, side by side.
+        Chains per shard. They run in parallel.
     whole
         Whether `step` gets integer weights. If shards differ in size, weights such as 19.98 are rounded at random to a
         neighbouring integer, once per shard. Use False for updates that take any weights.

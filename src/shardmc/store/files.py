@@ -1,4 +1,4 @@
-"""Files of a run: whole or not there at all, inside their folder, and never read or written through a link."""
+"""Files of a run: complete or absent, inside their folder, and never read or written through a link."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 def inside(folder: Path, name: object) -> Path:
     """The path of a file or folder named `name` directly in `folder`, or a RunError.
 
-    Only plain names pass, so that what a file says of itself can never lead outside:
+    Only plain names are allowed, so that a name in a file cannot lead outside the folder:
 
     >>> inside(Path("run"), "report.html").as_posix()
     'run/report.html'
     >>> inside(Path("run"), "../report.html")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    shardmc.errors.RunError: '../report.html' is no name for a file in a run folder: ...
+    shardmc.errors.RunError: '../report.html' is not a valid name for a file in a run folder: ...
     """
     if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
         raise RunError(
-            f"{name!r} is no name for a file in a run folder: use letters, digits, '_', '-' and '.', "
+            f"{name!r} is not a valid name for a file in a run folder: use letters, digits, '_', '-' and '.', "
             "not starting with '.' or '-' and without a folder."
         )
     path = folder / name
@@ -43,7 +43,7 @@ def inside(folder: Path, name: object) -> Path:
 
 def read_file(path: Path) -> bytes:
     """The content of a regular file; an OSError for a link, a folder, a pipe or a device."""
-    # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+    # Without O_NONBLOCK, opening a pipe that has no writer would wait forever.
     flags = os.O_RDONLY | _NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if path.is_symlink():
         raise OSError(errno.ELOOP, "it is a link", str(path))
@@ -56,7 +56,7 @@ def read_file(path: Path) -> bytes:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file that, whatever happens meanwhile, is either the old one or the new one, complete."""
+    """Write a file. Whatever happens, the result is either the complete old file or the complete new one."""
     with replacing(path) as temporary:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with open(os.open(temporary, flags, 0o666), "wb", buffering=0) as file:
@@ -86,7 +86,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def not_written(path: Path, error: OSError) -> RunError:
-    """The sentence for a file that could not be written."""
+    """The error for a file that could not be written."""
     if error.errno in _FULL:
         return RunError(
             f"The disk is full: {path} could not be written. Earlier files are intact; "
@@ -109,7 +109,7 @@ def is_temporary(name: str) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder unless it is there."""
+    """Make a folder if it does not exist."""
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:

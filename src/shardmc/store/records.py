@@ -33,7 +33,7 @@ _TRAILER = len(_LABEL) + 64
 
 
 class DamagedError(Exception):
-    """The bytes are not a record as it was written; the message says in a few words why."""
+    """The bytes are not a record as it was written. The message says why."""
 
 
 def encode(header: Mapping[str, Any], arrays: Arrays) -> bytes:
@@ -75,8 +75,8 @@ def decode(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise DamagedError("cut short, or not a file of shardmc")
     if hashlib.sha256(content[:-64]).hexdigest().encode() != content[-64:]:
         raise DamagedError("checksum")
-    # From here on only a file that was made to deceive can fail, and NumPy, zipfile and json
-    # have a dozen exceptions for that: all of them mean the same here.
+    # From here on only a manipulated file can fail. NumPy, zipfile and json have a dozen exceptions
+    # for that, which all mean the same here.
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             entries = {name: archive[name] for name in archive.files}
@@ -93,7 +93,7 @@ def decode(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A shard's arrays; or why it has none, for a shard that failed."""
+    """The arrays of a shard, or the reason why it failed."""
 
     arrays: dict[str, np.ndarray]
     failure: str | None = None
@@ -111,7 +111,7 @@ class ShardFiles:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a run folder; None where there is none."""
+    """The manifest of a run folder, or None."""
     path = inside(folder, MANIFEST)
     try:
         return Manifest.from_json(read_file(path), str(path))
@@ -122,7 +122,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def shards_folder(folder: Path) -> Path:
-    """The folder of the shards' files, which is never a link to elsewhere."""
+    """The folder of the shards' files, which is never a link."""
     return inside(folder, SHARDS)
 
 

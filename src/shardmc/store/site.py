@@ -29,7 +29,7 @@ Supports = Mapping[str, tuple[tuple[int, ...], Any]]
 @final
 @dataclass(frozen=True)
 class Site:
-    """What one site knows of the posterior, without its rows."""
+    """The results of one site, without its rows."""
 
     shard: int
     share: float
@@ -48,7 +48,7 @@ class Site:
         return len(self.names)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the site's file (netCDF), whole or not at all."""
+        """Write the site's file (netCDF). It is complete or absent."""
         coordinate, square = ("coordinate",), ("coordinate", "other_coordinate")
         variables: dict[str, Any] = {
             "draws": (("chain", "draw", "coordinate"), self.chains.theta),
@@ -112,14 +112,16 @@ def is_site_file(path: str | os.PathLike[str]) -> bool:
 
 
 def read_site(path: str | os.PathLike[str]) -> Site:
-    """A site from its file; nothing in the file is run or unpickled."""
+    """Read a site from its file. Nothing in the file is executed or unpickled."""
     tree = load_tree(path)
     if _ATTRIBUTE not in tree.attrs or "shard" not in tree.children:
-        raise RunError(f"{os.fspath(path)} is no site's file: it was not written by sample_shard.")
+        raise RunError(f"{os.fspath(path)} is not the file of a site: sample_shard did not write it.")
     try:
         return _site(json.loads(tree.attrs[_ATTRIBUTE]), tree["shard"].to_dataset())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{os.fspath(path)} is no site's file that this shardmc can read: {error}.") from error
+        raise RunError(
+            f"{os.fspath(path)} is not a site's file that this version of shardmc can read: {error}."
+        ) from error
 
 
 def _site(record: dict[str, Any], data: xr.Dataset) -> Site:

@@ -1,4 +1,4 @@
-"""A tree of results on disk as netCDF or Zarr, whole or not there at all, and never with pickled objects."""
+"""A tree of results on disk as netCDF or Zarr: complete or absent, and never with pickled objects."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def _refuse_other_formats(path: Path) -> None:
         raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
     if start != _HDF5:
         kind = "netCDF-3" if start.startswith(b"CDF") else "something else"
-        raise RunError(f"{path} is no netCDF-4 file but {kind}; only netCDF-4 is read.")
+        raise RunError(f"{path} is {kind}, not a netCDF-4 file; shardmc reads only netCDF-4.")
 
 
 def _refuse_pickles(folder: Path) -> None:
-    """Refuse a Zarr folder that asks for the codec that unpickles, or leads elsewhere."""
+    """Refuse a Zarr folder that contains links, or uses the codec that unpickles."""
     for path in folder.rglob("*"):
         if path.is_symlink():
             raise RunError(f"{path} is a link, and results are not read through links.")

@@ -1,4 +1,4 @@
-"""What a family of a generalised linear model promises, and the summary of a response that it is asked about."""
+"""The interface of a family of a generalised linear model, and the summary of a response that it uses."""
 
 from __future__ import annotations
 

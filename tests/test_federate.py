@@ -335,5 +335,5 @@ def test_files_that_were_altered_are_refused(files, tmp_path, change):
         loaded = tree.load()
     change(loaded)
     loaded.to_netcdf(tmp_path / "altered.nc", engine="h5netcdf")
-    with pytest.raises(RunError, match="is not the file of a site"):
+    with pytest.raises(RunError, match="is not a site's file"):
         read_site(tmp_path / "altered.nc")

@@ -283,6 +283,6 @@ def test_a_result_that_is_a_link_is_not_written_through(tmp_path, manifest):
 def test_array_names_are_plain(tmp_path, manifest, draws, name):
     with (
         Run.open(tmp_path / "run", manifest) as run,
-        pytest.raises(RunError, match="no name for a stored array"),
+        pytest.raises(RunError, match="is not a name for a stored array"),
     ):
         run.write(0, {**draws(0), name: np.zeros(2)})

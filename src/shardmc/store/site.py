@@ -115,7 +115,7 @@ def read_site(path: str | os.PathLike[str]) -> Site:
     """Read a site from its file. Nothing in the file is executed or unpickled."""
     tree = load_tree(path)
     if _ATTRIBUTE not in tree.attrs or "shard" not in tree.children:
-        raise RunError(f"{os.fspath(path)} is not the file of a site: sample_shard did not write it.")
+        raise RunError(f"{os.fspath(path)} is not a site's file: sample_shard did not write it.")
     try:
         return _site(json.loads(tree.attrs[_ATTRIBUTE]), tree["shard"].to_dataset())
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -205,7 +205,7 @@ def test_a_second_round_finds_the_mode_exactly(logistic, patients, tmp_path):
         return float(np.sqrt((found - mode) @ precision @ (found - mode)))
 
     first = shardmc.combine_sites(round_of(None))
-    assert "put together from the sites' own modes" in first.notes[0]
+    assert "computed from the modes and curvatures of the sites" in first.notes[0]
     first.save(tmp_path / "first.nc")
     second = shardmc.combine_sites(round_of(tmp_path / "first.nc"))
     third = shardmc.locate_sites(round_of(shardmc.locate_sites(round_of(first))))

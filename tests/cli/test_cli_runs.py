@@ -86,7 +86,7 @@ def sites(tmp_path_factory):
 def test_combine_takes_sites_files_as_they_are(sites, tmp_path):
     shown = run("combine", *sites, "--out", tmp_path / "posterior.nc")
     assert "1,000 draws from 2 shards" in shown
-    assert "put together from the sites' own modes" in shown
+    assert "computed from the modes and curvatures of the sites" in shown
     loaded, here = shardmc.load(tmp_path / "posterior.nc"), shardmc.combine_sites(sites)
     np.testing.assert_array_equal(loaded.theta, here.theta)
     run("combine", *sites, "--combiner", "wasserstein", "--out", tmp_path / "other.nc")

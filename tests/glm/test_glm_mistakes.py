@@ -154,7 +154,9 @@ def test_complete_separation_is_named(table):
     assert found.separating == ("region[T.west]",)
     (finding,) = _separation(found)
     assert finding.level == "warning"
-    assert "Complete separation: 'region[T.west]' by itself tells some outcomes of 'sold'" in finding.message
+    assert (
+        "Complete separation: 'region[T.west]' by itself predicts some outcomes of 'sold'" in finding.message
+    )
     assert "priors={'region[T.west]'" in finding.advice
     found = prepared("sold ~ age", table.assign(sold=(table["age"] > 60).astype(int)), "bernoulli")
     assert found.separating == ("age",)

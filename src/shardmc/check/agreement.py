@@ -146,7 +146,7 @@ def _missing(located: Located) -> list[Finding]:
             "warning",
             "agreement",
             f"{len(missing)} of {located.num_shards} shards have no mode.",
-            "Use fewer shards, a stronger prior, or keep more rows in every shard.",
+            "Use fewer shards, a stronger prior, or keep more rows in every shard (a smaller keep).",
             {"shards": missing.tolist()},
         )
     ]
@@ -168,7 +168,7 @@ def _disagreement(
             "agreement",
             f"Shard {i} ({int(sizes[i]):,} rows) disagrees with all rows (Q = {q[i]:,.0f}, expected about "
             f"{expected:,.0f}), mostly in {_moved(moves[i], names)}.",
-            "Look at its rows: they may be corrupt, in file order, or hold a rare level. Shuffle the rows or stratify.",
+            "Look at its rows: they may be corrupt, in file order, or have a rare level. Use shuffle=True or stratify.",
             {"shard": int(i), "q": float(q[i]), "rows": int(sizes[i])},
         )
         for i in outliers[:_MOST_NAMED].tolist()
@@ -222,7 +222,8 @@ def _uninformed(uninformed: dict[str, int], num_shards: int) -> list[Finding]:
             "warning" if count > num_shards / 20 else "note",
             "agreement",
             f"{count} of {num_shards} shards hold almost no information about some parameter: {named}.",
-            "Use fewer shards, stratify by that column, keep more rows in every shard, or use a stronger prior.",
+            "Use fewer shards, stratify by that column, keep more rows in every shard (a smaller keep), or use a "
+            "stronger prior.",
             {"parameters": dict(uninformed)},
         )
     ]

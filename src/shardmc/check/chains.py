@@ -104,7 +104,7 @@ def _divergences(divergences: np.ndarray) -> list[Finding]:
             "warning",
             "chains",
             f"{total:,} transitions diverged, {int(divergences[worst]):,} of them in shard {worst}.",
-            "Raise target_acceptance of the sampler, use fewer shards, or choose less correlated parameters.",
+            "Raise the target acceptance, as in sampler=shardmc.HMC(target_acceptance=0.95), or use fewer shards.",
             {"divergences": total, "shard": worst},
         )
     ]
@@ -139,7 +139,7 @@ def _mixing(r_hat: np.ndarray, limit: np.ndarray, names: Sequence[str]) -> list[
             "chains",
             f"Chains of {len(shards)} of {len(r_hat)} shards have not mixed: R-hat of {names[int(worst)]} in shard "
             f"{shard} is {r_hat[shard, worst]:.2f}.",
-            "Take more draws, a longer warm-up or another sampler.",
+            "Use more draws, a longer warm-up (warmup of the sampler) or another sampler.",
             {"shards": shards.tolist(), "r_hat": float(r_hat[shard, worst])},
         )
     ]

@@ -14,8 +14,8 @@ _TIMES = {1: "once", 2: "twice", 3: "three times", 4: "four times", 5: "five tim
 _UNKNOWN = 0.5
 """A ratio with a larger standard error is not reported."""
 _NOT_ENOUGH = (
-    "Polishing was not enough. Use fewer shards, or keep more rows in every shard. The check of shard agreement may "
-    "name the cause."
+    "Polishing was not enough. Use fewer shards, or keep more rows in every shard (a smaller keep). The check of shard "
+    "agreement may name the cause."
 )
 
 

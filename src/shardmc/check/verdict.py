@@ -94,8 +94,8 @@ def decide(measured: Measured, bounds: Bounds) -> Decision:
 
 
 _OFF_ADVICE = (
-    "Use fewer shards, keep more rows in every shard (a smaller keep), or use polish=True (--polish); "
-    "the check of shard agreement may name the cause."
+    "Use fewer shards, keep more rows in every shard (a smaller keep), or use polish=True (--polish). "
+    "The check of shard agreement may name the cause."
 )
 
 
@@ -242,7 +242,8 @@ def _differing(measured: Measured, worst: int) -> str:
     return (
         f"The draws of {measured.names[worst]} from different shards differ in their means: these "
         f"{measured.num_draws:,} draws are worth {measured.ess[worst]:,.0f} independent ones, and more would not help. "
-        "Use fewer shards, or keep more rows in every shard; the check of shard agreement may name the cause."
+        "Use fewer shards, or keep more rows in every shard (a smaller keep). The check of shard agreement may name "
+        "the cause."
     )
 
 

@@ -204,7 +204,7 @@ def _checked(what: str, piece: np.ndarray) -> np.ndarray:
     if piece.ndim != 1:
         raise DataError(f"{what} has shape {piece.shape[1:]} per row; it must have one value per row.")
     if piece.dtype.kind == "f" and np.isnan(piece).any():
-        raise DataError(f"{what} has missing values; replace them by a value of their own.")
+        raise DataError(f"{what} has missing values; replace them by a separate value.")
     return _plain(piece)
 
 

@@ -195,7 +195,7 @@ def _separation(prepared: Prepared) -> tuple[Finding, ...]:
             "warning",
             "separation",
             f"Complete separation: {listed} by {'itself' if len(names) == 1 else 'themselves'} "
-            f"tell{'s' if len(names) == 1 else ''} some outcomes of {response!r} without error, so that only the prior "
+            f"predict{'s' if len(names) == 1 else ''} some outcomes of {response!r} without error, so only the prior "
             "keeps the coefficient finite.",
             "Merge the level with another, leave the column out, or give its coefficient a prior that you believe, "
             f'such as priors={{{names[0]!r}: "normal(0, 2.5)"}}.',

@@ -346,7 +346,7 @@ def _notes(growth: float, old_blocks: Blocks | None) -> tuple[str, ...]:
     notes = []
     if old_blocks is None:
         notes.append(
-            "The old rows were not given: a quadratic at their mode stands for their log-likelihood, and the result is "
+            "The old rows were not given: a quadratic at their mode approximates their log-likelihood. The result is "
             "not certified."
         )
     if growth > _MUCH:

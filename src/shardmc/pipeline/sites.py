@@ -292,7 +292,7 @@ def _read(sites: Sites) -> list[Site]:
     total = sum(site.share for site in read)
     if abs(total - 1) > _SUM_OF_SHARES:
         raise DataError(
-            f"The sites' shares sum to {total:.6g}, not to 1: a site is missing, or the shares were not agreed upon. "
+            f"The sites' shares sum to {total:.6g}, not to 1: a site is missing, or the shares do not fit together. "
             f"They are {', '.join(f'{site.share:.4g}' for site in read)}."
         )
     for site in read[1:]:
@@ -322,7 +322,7 @@ def _mode_of(sites: Sequence[Site]) -> Mode:
     without = [site.shard for site in sites if site.mode is None]
     if without:
         raise ModelError(
-            f"Site {without[0]} has no mode of its own: give all sites a common point by located, and sample again."
+            f"Site {without[0]} has no mode. Sample again at all sites, with a common point (located= of sample_shard)."
         )
     shares = np.array([site.share for site in sites])
     modes = np.stack([site.mode for site in sites if site.mode is not None])
@@ -349,7 +349,7 @@ def _located(sites: Sequence[Site], shares: np.ndarray) -> tuple[Located | None,
             else ""
         )
         notes += (
-            "The mode of all rows was put together from the sites' own modes and curvatures; it may be off by "
+            "The mode of all rows was computed from the modes and curvatures of the sites; it may be off by "
             f"{mode.decrement:.2g} posterior standard deviations.{advice}",
         )
     elif mode.decrement > 1:

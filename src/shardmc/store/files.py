@@ -90,7 +90,7 @@ def not_written(path: Path, error: OSError) -> RunError:
     if error.errno in _FULL:
         return RunError(
             f"The disk is full: {path} could not be written. Earlier files are intact; "
-            "free some space and repeat the call to go on from there."
+            "free some space and repeat the call to continue."
         )
     return RunError(f"{path} could not be written: {error.strerror or error}. Earlier files are intact.")
 

@@ -11,8 +11,7 @@ import pytest
 import xarray as xr
 
 from shardmc.combiners import combine
-from shardmc.combiners.named import Layout, from_columns
-from shardmc.combiners.read import read_draws, read_shards
+from shardmc.combiners.read import Layout, from_columns, read_draws, read_shards
 from shardmc.errors import OptionError, RunError
 
 CMDSTAN = """# stan_version_major = 2

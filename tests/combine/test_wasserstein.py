@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardmc.combiners import Wasserstein
-from shardmc.combiners.wasserstein import barycenter_covariance, free_support_barycenter
+from shardmc.combiners.barycenters import barycenter_covariance, free_support_barycenter
 from shardmc.errors import OptionError
 from shardmc.types import ShardDraws
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from shardmc.combiners.combining import COMBINERS, named_combiner
 from shardmc.combiners.distance import Distribution, Side, distances, noise_floor
-from shardmc.combiners.named import Layout
-from shardmc.combiners.read import read_draws, read_shards
+from shardmc.combiners.read import Layout, read_draws, read_shards
 from shardmc.errors import OptionError, ShardmcError, unknown
 from shardmc.types import Combiner, Located, Scaling, ShardDraws
 

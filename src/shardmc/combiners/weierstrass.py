@@ -8,7 +8,7 @@ from typing import Literal, final, get_args
 
 import numpy as np
 
-from shardmc.combiners.consensus import widening
+from shardmc.combiners.gaussian import widening
 from shardmc.combiners.moments import in_varying_directions, precisions, symmetric
 from shardmc.errors import OptionError, unknown
 from shardmc.types import Combined, Combiner, Located, ShardDraws

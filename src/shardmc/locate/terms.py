@@ -1,20 +1,23 @@
-"""Value, gradient and curvature of the log posterior, by shards and summed over them."""
+"""Value, gradient and curvature of the log posterior: by shards, summed over them, and as a quadratic."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from shardmc.data.batch import Blocks, Rows
 from shardmc.engine.order import in_order
-from shardmc.model import Density
+from shardmc.model import Density, Model
+from shardmc.model.precision import double_precision
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Engine, Frame
+from shardmc.types import Engine, Frame, Gradients, Mode, ProgramCall
 
 
 @dataclass(frozen=True)
@@ -101,3 +104,236 @@ def expanded(
 
     hessian, (value, gradient) = jax.jacfwd(slope, has_aux=True)(origin)
     return value, gradient, -hessian
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """l(theta) ~ l(center) + g^T (theta - center) - (theta - center)^T H (theta - center) / 2."""
+
+    center: np.ndarray  # (dim,)
+    gradient: np.ndarray  # (dim,) g
+    curvature: np.ndarray  # (dim, dim) H, minus the Hessian
+
+    def __add__(self, other: Expansion) -> Expansion:
+        """The sum of two log densities that are expanded at the same point."""
+        return Expansion(self.center, self.gradient + other.gradient, self.curvature + other.curvature)
+
+    def times(self, factor: float) -> Expansion:
+        """The expansion of factor * l."""
+        return Expansion(self.center, factor * self.gradient, factor * self.curvature)
+
+    @property
+    def step(self) -> np.ndarray:
+        """The step from the centre to the maximum, H^-1 g."""
+        return np.linalg.solve(self.curvature, self.gradient)
+
+    @property
+    def decrement(self) -> float:
+        """The length of that step in standard deviations, sqrt(g^T H^-1 g)."""
+        return float(np.sqrt(max(self.gradient @ self.step, 0.0)))
+
+
+def expand_prior(model: Model, theta: np.ndarray) -> Expansion:
+    """The log prior at theta, in double precision.
+
+    >>> model = Model(lambda params, rows: -((rows - params["mu"]) ** 2), lambda p: -(p["mu"] ** 2), {"mu": ()})
+    >>> expansion = expand_prior(model, np.array([3.0]))
+    >>> expansion.gradient, expansion.curvature
+    (array([-6.]), array([[2.]]))
+    """
+    with double_precision():
+        point = jnp.asarray(theta, jnp.float64)
+        gradient, hessian = jax.grad(model.log_prior)(point), jax.hessian(model.log_prior)(point)
+        return Expansion(np.asarray(theta, np.float64), np.asarray(gradient), -np.asarray(hessian))
+
+
+def prior_gradients(model: Model, points: np.ndarray) -> np.ndarray:
+    """Gradients (point, dim) of the log prior at many points (point, dim), in double precision."""
+    with double_precision():
+        return np.asarray(jax.vmap(jax.grad(model.log_prior))(jnp.asarray(points, jnp.float64)))
+
+
+@dataclass(frozen=True)
+class LikelihoodTerms:
+    """Program: gradient and curvature of one shard's log-likelihood at a frame's centre, in its coordinates."""
+
+    model: Model
+
+    def __call__(
+        self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame
+    ) -> tuple[jax.Array, jax.Array]:
+        def log_likelihood(u: jax.Array) -> jax.Array:
+            return jnp.sum(weights * self.model.log_likelihood(frame.to_theta(u), rows))
+
+        return expanded(log_likelihood, jnp.zeros_like(frame.center))[1:]
+
+
+def expand_likelihood(model: Model, blocks: Blocks, frame: Frame, engine: Engine) -> Expansion:
+    """The log-likelihood of all rows at the frame's centre, in one pass over them.
+
+    It is computed in the frame's coordinates, which are of order one.
+    """
+    device = DeviceFrame.of(frame)
+    gradient, curvature = np.zeros(model.dim), np.zeros((model.dim, model.dim))
+    results = engine.map(LikelihoodTerms(model), blocks, None, device)
+    for shard, (slope, bend) in in_order(results, range(blocks.num_shards)):
+        gradient += blocks.shares[shard] * np.asarray(slope, np.float64)
+        curvature += blocks.shares[shard] * np.asarray(bend, np.float64)
+    inverse = np.linalg.inv(frame.basis)
+    whole = inverse.T @ curvature @ inverse
+    # The point at which the device evaluated it, in the device's precision.
+    center = np.asarray(device.center, np.float64)
+    return Expansion(center, inverse.T @ gradient, (whole + whole.T) / 2)
+
+
+def likelihood_at_mode(model: Model, mode: Mode) -> Expansion:
+    """The log-likelihood of the rows whose posterior has this mode and curvature."""
+    prior = expand_prior(model, mode.theta)
+    return Expansion(mode.theta, -prior.gradient, mode.curvature - prior.curvature)
+
+
+@dataclass(frozen=True, eq=False)
+class Conditioned:
+    """A model whose prior is the posterior given earlier rows, known by their expansion.
+
+    It offers what the search for a mode needs from a model. Its rows are the new ones.
+    """
+
+    model: Model
+    earlier: Expansion
+
+    @property
+    def dim(self) -> int:
+        return self.model.dim
+
+    @property
+    def names(self) -> list[str]:
+        return self.model.names
+
+    @property
+    def initial(self) -> np.ndarray:
+        return self.earlier.center
+
+    def log_likelihood(self, theta: Any, rows: Any) -> jax.Array:
+        return self.model.log_likelihood(theta, rows)
+
+    def log_prior(self, theta: Any) -> jax.Array:
+        gap = jnp.asarray(theta) - self.earlier.center
+        curvature = jnp.asarray(self.earlier.curvature, gap.dtype)
+        return self.model.log_prior(theta) + gap @ (self.earlier.gradient - 0.5 * curvature @ gap)
+
+
+def _cells() -> int:
+    """Points times rows whose gradients are computed together, which bounds memory for large shards."""
+    return 1 << (23 if jax.default_backend() == "cpu" else 27)
+
+
+@dataclass(frozen=True)
+class LikelihoodGradients:
+    """Program: gradients of a shard's weighted log-likelihood at many points of a frame, (point, dim)."""
+
+    model: Model
+
+    def __call__(
+        self, rows: Rows, weights: jax.Array, shard: None, shared: tuple[DeviceFrame, jax.Array]
+    ) -> jax.Array:
+        frame, points = shared
+
+        def log_likelihood(u: jax.Array) -> jax.Array:
+            return jnp.sum(weights * self.model.log_likelihood(frame.to_theta(u), rows))
+
+        together = max(1, _cells() // weights.shape[0])
+        return lax.map(jax.grad(log_likelihood), points, batch_size=min(together, points.shape[0]))
+
+
+@partial(jax.jit, static_argnums=0)
+def _prior_gradients(model: Model, frame: DeviceFrame, points: jax.Array) -> jax.Array:
+    return jax.vmap(jax.grad(lambda u: model.log_prior(frame.to_theta(u))))(points)
+
+
+def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engine: Engine) -> np.ndarray:
+    """Gradients (point, dim) of the log posterior of all rows at `points` (point, dim), on the theta scale.
+
+    They are computed in the coordinates of the mode's curvature, where each component is of order one.
+    """
+    frame = mode.frame
+    inverse = np.linalg.inv(frame.basis)
+    u = jnp.asarray((points - frame.center) @ inverse.T, jnp.result_type(float))
+    device = DeviceFrame.of(frame)
+    total = np.array(_prior_gradients(model, device, u), np.float64)
+    results = engine.map(LikelihoodGradients(model), blocks, None, (device, u))
+    for shard, part in in_order(results, range(blocks.num_shards)):
+        total += blocks.shares[shard] * np.asarray(part, np.float64)
+    return total @ inverse
+
+
+def gradients_call(model: Model, blocks: Blocks, num_points: int) -> ProgramCall:
+    """The call of the engine that `gradients` makes for this many points."""
+    frame = DeviceFrame.of(Frame.identity(model.dim))
+    points = jnp.asarray(np.zeros((num_points, model.dim)), jnp.result_type(float))
+    return ProgramCall(LikelihoodGradients(model), blocks, None, (frame, points))
+
+
+@dataclass(frozen=True, eq=False)
+class SampledGradients:
+    """Gradients of the log posterior of all rows, estimated from a sample of the shards.
+
+    With the frame's centre c, the gradient g and the curvature H of all rows there, and s_i, C_i those of shard i's
+    rescaled subposterior,
+
+        g(theta) = g(c) - H (theta - c) + sum_i a_i r_i(theta),    r_i(theta) = s_i(theta) - s_i(c) + C_i (theta - c)
+
+    where a_i are the shares. All rows are read once, for g(c) and H; only the r_i, which are small where the
+    posterior is close to a Gaussian, are averaged over the sample.
+    """
+
+    model: Model
+    blocks: Blocks
+    """All rows."""
+    shards: Blocks
+    """The same partition; rows that every shard keeps make the r_i more alike."""
+    mode: Mode
+    engine: Engine
+    sample: Sequence[int]
+
+    def __call__(self, points: np.ndarray) -> Gradients:
+        frame, whole = self.mode.frame, self._whole
+        inverse = np.linalg.inv(frame.basis)
+        device = DeviceFrame.of(frame)
+        u = (points - whole.center) @ inverse.T
+        at = jnp.asarray(u, jnp.result_type(float))
+        prior = np.asarray(_prior_gradients(self.model, device, at), np.float64)
+        results = self.engine.map(
+            LikelihoodGradients(self.model), self.shards, None, (device, at), self.sample
+        )
+        rest = np.stack(
+            [
+                prior + np.asarray(part, np.float64) - gradient + u @ curvature
+                for (_, part), (gradient, curvature) in zip(
+                    in_order(results, self.sample), self._at_center, strict=True
+                )
+            ]
+        )
+        shares = self.shards.shares[list(self.sample)]
+        mean = np.tensordot(shares / shares.sum(), rest, axes=1)
+        count = len(self.sample)
+        unread = 1 - count / self.shards.num_shards
+        values = mean @ inverse + whole.gradient - (points - whole.center) @ whole.curvature
+        return Gradients(values, (rest - mean) @ inverse * np.sqrt(unread / (count * (count - 1))))
+
+    @cached_property
+    def _whole(self) -> Expansion:
+        """Gradient and curvature of all rows at the frame's centre."""
+        likelihood = expand_likelihood(self.model, self.blocks, self.mode.frame, self.engine)
+        return likelihood + expand_prior(self.model, likelihood.center)
+
+    @cached_property
+    def _at_center(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The sampled shards' gradients and curvatures there, in the frame's coordinates."""
+        zeros = np.zeros((self.shards.num_shards, self.model.dim), jnp.result_type(float))
+        device = DeviceFrame.of(self.mode.frame)
+        results = self.engine.map(SubposteriorTerms(self.model), self.shards, zeros, device, self.sample)
+        return [
+            (np.asarray(gradient, np.float64), np.asarray(curvature, np.float64))
+            for _, (_, gradient, curvature) in in_order(results, self.sample)
+        ]

@@ -16,7 +16,7 @@ from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Local
 from shardmc.errors import DataError, ModelError, OptionError, RunError, SamplingError
 from shardmc.locate import asked_precision, locate, precision_of_rows
-from shardmc.locate.expansion import Expansion, expand_likelihood, expand_prior
+from shardmc.locate.terms import Expansion, expand_likelihood, expand_prior
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws
 from shardmc.pipeline.combining import Combine

@@ -4,15 +4,11 @@ from dataclasses import fields
 from typing import Any
 
 from shardmc.errors import OptionError, unknown
-from shardmc.sample.exact import Exact
-from shardmc.sample.gibbs import Gibbs
-from shardmc.sample.hmc import HMC
-from shardmc.sample.independence import Independence
-from shardmc.sample.labels import binomial_labels, multinomial_labels, whole_multiplicities
-from shardmc.sample.nuts import NUTS
-from shardmc.sample.random_walk import RandomWalk
+from shardmc.sample.gibbs import Gibbs, binomial_labels, multinomial_labels, whole_multiplicities
+from shardmc.sample.independence import Exact, Independence
 from shardmc.sample.sampler import Sampler
 from shardmc.sample.sampling import Auto, Sampled, ShardChains, sample, sample_call
+from shardmc.sample.walkers import HMC, NUTS, RandomWalk
 
 __all__ = [
     "HMC",

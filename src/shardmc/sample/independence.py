@@ -1,7 +1,8 @@
-"""Metropolis-Hastings with proposals that do not depend on the chain, so that all are evaluated together."""
+"""Draws that do not depend on the draw before: independent proposals with Metropolis-Hastings, or exact draws."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from shardmc.data.batch import Rows
 from shardmc.sample.sampler import Chains, Sampler, student_t, student_t_log_density
 from shardmc.target import Target
 
@@ -68,3 +70,41 @@ class Independence(Sampler):
         # Of all proposals except the first: with a single draw it would be 0 or 1.
         acceptance = jnp.mean(accepted[1:].astype(float))
         return Chains(proposals[chosen[kept]][None], acceptance, jnp.int32(0), jnp.int32(count))
+
+
+@final
+@dataclass(frozen=True)
+class Exact(Sampler):
+    """Independent draws by the user's own function of the weighted rows.
+
+    Parameters
+    ----------
+    draw
+        `draw(key, rows, weights, power) -> params`: one draw of the parameters, on their natural scale, from
+        (prior * prod_j likelihood_j ** weights_j) ** power; `power` is 1 for rescaled subposteriors.
+
+    Examples
+    --------
+    The mean of rows with unit variance has a normal posterior:
+
+    >>> def draw(key, y, weights, power):
+    ...     sd = 1 / jnp.sqrt(power * weights.sum())
+    ...     return {"mu": weights @ y / weights.sum() + sd * jax.random.normal(key)}
+    >>> params = Exact(draw).draw(jax.random.key(0), jnp.zeros(10_000), jnp.ones(10_000), 1.0)
+    >>> bool(abs(params["mu"]) < 0.06)
+    True
+    """
+
+    draw: Callable[[jax.Array, Rows, jax.Array, jax.Array], dict[str, jax.Array]]
+    needs_mode = False
+
+    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
+        power = jnp.asarray(target.power)
+
+        def one(key: jax.Array) -> jax.Array:
+            params = self.draw(key, target.rows, target.weights, power)
+            return target.model.unconstrain(params)
+
+        theta = jax.vmap(one)(jax.random.split(key, num_draws))
+        u = jnp.linalg.solve(target.frame.basis, (theta - target.frame.center).T).T
+        return Chains(u[None], jnp.ones(()), jnp.int32(0), jnp.int32(1))

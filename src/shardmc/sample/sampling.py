@@ -14,9 +14,9 @@ import numpy as np
 from shardmc.data.batch import Blocks, Rows
 from shardmc.engine.order import in_order
 from shardmc.model import Model
-from shardmc.sample.hmc import HMC
 from shardmc.sample.independence import Independence
 from shardmc.sample.sampler import Sampler
+from shardmc.sample.walkers import HMC
 from shardmc.seeds import Purpose
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Engine, Frame, Located, ProgramCall, Scaling, ShardDraws

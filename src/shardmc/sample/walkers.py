@@ -1,0 +1,167 @@
+"""Chains with a step size in the shard's whitened coordinates: random walk, Hamiltonian Monte Carlo and NUTS."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+
+from shardmc.sample.sampler import Moved, Walker
+from shardmc.target import Target
+
+
+@final
+@dataclass(frozen=True)
+class RandomWalk(Walker):
+    """Random-walk Metropolis (BlackJAX's kernel) with Gaussian steps.
+
+    Parameters
+    ----------
+    chains
+        Chains per shard.
+    warmup
+        Rounds of each chain before the first draw is kept.
+    step_size
+        Standard deviation of a step, one for all shards; adapted on pilot shards by default.
+    target_acceptance
+        The acceptance that the adaptation aims at.
+    thin
+        Steps per draw.
+
+    Examples
+    --------
+    >>> RandomWalk(chains=4, thin=20).thin
+    20
+    """
+
+    needs_mode = False
+
+    chains: int = 8
+    warmup: int = 50
+    target_acceptance: float = 0.25
+    thin: int = 10
+
+    def start(self, target: Target, u: jax.Array) -> Any:
+        from blackjax.mcmc import random_walk
+
+        return random_walk.init(u, target.log_density)
+
+    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
+        from blackjax.mcmc import random_walk
+
+        kernel = random_walk.build_additive_step()
+        metric_draw = random_walk.normal(step_size * jnp.ones(target.dim))
+
+        def one(key: jax.Array, state: Any):
+            def hop(state: Any, key: jax.Array):
+                state, info = kernel(key, state, target.log_density, metric_draw)
+                return state, info.acceptance_rate
+
+            state, acceptance = jax.lax.scan(hop, state, jax.random.split(key, self.thin))
+            return state, jnp.mean(acceptance)
+
+        states, acceptance = jax.vmap(one)(jax.random.split(key, self.chains), states)
+        each = jnp.full(self.chains, self.thin)
+        return states, Moved(acceptance, jnp.zeros(self.chains, bool), each)
+
+
+@final
+@dataclass(frozen=True)
+class HMC(Walker):
+    """HMC (BlackJAX's kernel), with trajectories jittered around pi / 2.
+
+    Parameters
+    ----------
+    chains
+        Chains per shard. They advance together, so that a gradient is a matrix product.
+    warmup
+        Transitions of each chain before the first draw is kept. Chains already start near the target.
+    step_size
+        One for all shards; adapted on pilot shards by default.
+    target_acceptance
+        The acceptance that the adaptation aims at.
+    trajectory
+        Mean length of a trajectory. On a standard normal target pi / 2 gives uncorrelated draws.
+
+    Examples
+    --------
+    >>> HMC(chains=8, target_acceptance=0.9).chains
+    8
+    """
+
+    chains: int = 4
+    warmup: int = 20
+    target_acceptance: float = 0.85
+    trajectory: float = math.pi / 2
+
+    def start(self, target: Target, u: jax.Array) -> Any:
+        from blackjax.mcmc import hmc
+
+        return hmc.init(u, target.log_density)
+
+    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
+        from blackjax.mcmc import hmc
+
+        kernel = hmc.build_kernel()
+        key_jitter, key_chains = jax.random.split(key)
+        # One length for all chains of the shard, so that none waits for another.
+        length = self.trajectory * jax.random.uniform(key_jitter, minval=0.6, maxval=1.4)
+        num_steps: Any = jnp.clip(jnp.round(length / step_size), 1, 1000).astype(int)
+        metric = jnp.ones(target.dim)
+
+        def one(key: jax.Array, state: Any):
+            return kernel(key, state, target.log_density, step_size, metric, num_steps)
+
+        states, info = jax.vmap(one)(jax.random.split(key_chains, self.chains), states)
+        return states, Moved(info.acceptance_rate, info.is_divergent, info.num_integration_steps)
+
+
+@final
+@dataclass(frozen=True)
+class NUTS(Walker):
+    """NUTS (BlackJAX's kernel).
+
+    Parameters
+    ----------
+    chains
+        Chains per shard.
+    warmup
+        Transitions of each chain before the first draw is kept.
+    step_size
+        One for all shards; adapted on pilot shards by default.
+    target_acceptance
+        The acceptance that the adaptation aims at.
+    max_doublings
+        Largest depth of a trajectory's tree.
+
+    Examples
+    --------
+    >>> NUTS(chains=2, max_doublings=6).max_doublings
+    6
+    """
+
+    needs_mode = False
+
+    chains: int = 4
+    warmup: int = 50
+    max_doublings: int = 8
+
+    def start(self, target: Target, u: jax.Array) -> Any:
+        from blackjax.mcmc import nuts
+
+        return nuts.init(u, target.log_density)
+
+    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
+        from blackjax.mcmc import nuts
+
+        kernel = nuts.build_kernel()
+        metric = jnp.ones(target.dim)
+
+        def one(key: jax.Array, state: Any):
+            return kernel(key, state, target.log_density, step_size, metric, self.max_doublings)
+
+        states, info = jax.vmap(one)(jax.random.split(key, self.chains), states)
+        return states, Moved(info.acceptance_rate, info.is_divergent, info.num_integration_steps)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shardmc.data import shuffle
-from shardmc.data.shuffle import Shuffle, seed_for
+from shardmc.data import assignment
+from shardmc.data.assignment import Shuffle, seed_for
 
 FALSE_ALARM = 1e-8  # of each statistical test here
 
@@ -65,7 +65,7 @@ def test_positions_of_two_rows_are_uniform_and_independent(rows):
 
 
 def test_a_network_of_two_rounds_is_found_out(monkeypatch):
-    monkeypatch.setattr(shuffle, "_ROUNDS", 2)
+    monkeypatch.setattr(assignment, "_ROUNDS", 2)
     assert min(pair_test(3000, rows) for rows in PAIRS) < FALSE_ALARM
 
 

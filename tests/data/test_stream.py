@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmc.data import Partition, as_source
-from shardmc.data.stream import StreamBlocks
+from shardmc.data.blocks import StreamBlocks
 from shardmc.errors import DataError
 from shardmc.model.precision import double_precision
 
@@ -123,7 +123,7 @@ def test_a_full_disk_is_told_before_it_is_full(file, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_disk_that_fills_up(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("shardmc.data.stream.Scratch.column_file", lambda *_: Path("/dev/full"))
+    monkeypatch.setattr("shardmc.data.blocks.Scratch.column_file", lambda *_: Path("/dev/full"))
     with pytest.raises(
         DataError, match=r"cannot be written to .*No space left on device.* Set scratch= to a folder"
     ):

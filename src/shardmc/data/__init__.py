@@ -11,11 +11,9 @@ import narwhals.exceptions
 
 from shardmc.data.arrays import ArraySource
 from shardmc.data.batch import Batch, Blocks, Rows
-from shardmc.data.csv import SUFFIXES, CsvReader
-from shardmc.data.parquet import ParquetReader
-from shardmc.data.reader import FrameReader
+from shardmc.data.files import SUFFIXES, CsvReader, ParquetReader
 from shardmc.data.source import Partition, Source, Transform
-from shardmc.data.table import MEMORY, Limits, TableSource
+from shardmc.data.table import MEMORY, FrameReader, Limits, TableSource
 from shardmc.errors import DataError
 
 __all__ = ["Batch", "Blocks", "Partition", "Rows", "Source", "Transform", "as_source"]

@@ -11,7 +11,6 @@ import narwhals as nw
 import numpy as np
 import pyarrow as pa
 
-from shardmc.data.arrow import as_arrow
 from shardmc.data.assignment import shard_sizes
 from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
@@ -19,6 +18,7 @@ from shardmc.data.columns import (
     Column,
     ColumnCheck,
     InternalKey,
+    as_arrow,
     cast_sample,
     device_type,
     is_numeric,
@@ -27,9 +27,8 @@ from shardmc.data.columns import (
     refuse_repeated,
 )
 from shardmc.data.partition import MemorySink, Partitioner
-from shardmc.data.reader import FrameReader, spread_positions
 from shardmc.data.source import Partition, Source, Transform, hash_arrays
-from shardmc.data.table import TableSource
+from shardmc.data.table import FrameReader, TableSource, spread_positions
 from shardmc.errors import DataError, OptionError, unknown
 
 _ROW = InternalKey("row number")

@@ -1,17 +1,28 @@
-"""Shards in memory, shards of a larger whole, and shards whose rows are elsewhere."""
+"""Shards in memory, shards of a larger whole, shards whose rows are elsewhere, and shards on disk."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import final
+from pathlib import Path
+from typing import Any, BinaryIO, final
 
 import jax
 import numpy as np
 
 from shardmc.data.batch import Batch, Blocks, Kept, Rows, groups_of, keep_rows, make_batch
-from shardmc.errors import OptionError
+from shardmc.data.columns import Column
+from shardmc.data.partition import Placement, Sink, aligned
+from shardmc.errors import DataError, OptionError
 
 
 @final
@@ -98,3 +109,200 @@ class AbsentBlocks(Blocks):
 
     def keep(self, positions: Sequence[np.ndarray]) -> Blocks:
         raise OptionError("The rows are not available, so none can be kept in every shard.")
+
+
+_DONE = "complete.json"
+
+
+@final
+class Scratch:
+    """A folder of column files: in a place that the user names, where it stays, or a temporary one.
+
+    A temporary folder is deleted with the object that made it, or when the process ends. A copy of the object in
+    another process only reads.
+    """
+
+    def __init__(self, place: str | os.PathLike[str] | None, key: str) -> None:
+        try:
+            if place is None:
+                self.path = Path(tempfile.mkdtemp(prefix="shardmc-rows-"))
+                self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+            else:
+                # A worker that reads the files may have another working directory.
+                self.path = Path(place).absolute() / hashlib.sha256(key.encode()).hexdigest()[:16]
+                self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"shardmc cannot make a scratch folder in {str(place or 'the temporary folder')!r}: {error}."
+            ) from error
+        self._key = key
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "_key": self._key}
+
+    def column_file(self, number: int) -> Path:
+        return self.path / f"{number}.bin"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a pass over the same rows, with the same partition and seed, was completed."""
+        try:
+            return json.loads((self.path / _DONE).read_text())["key"] == self._key
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def complete(self) -> None:
+        """Record that all rows have been written."""
+        temporary = self.path / f"{_DONE}.part"
+        temporary.write_text(json.dumps({"key": self._key}))
+        temporary.replace(self.path / _DONE)
+
+    def discard(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@final
+class ScratchSink(Sink):
+    """Columns in files. Each shard is one stretch of every file, at a place known before any row is read."""
+
+    def __init__(self, scratch: Scratch, columns: Sequence[Column], num_rows: int) -> None:
+        self._scratch = scratch
+        self._widths = [column.row_bytes for column in columns]
+        needed, free = num_rows * sum(self._widths), shutil.disk_usage(scratch.path).free
+        if needed > free:
+            raise self._full(f"they take {needed / 1e9:.2f} GB and {free / 1e9:.2f} GB are free")
+        self._files: list[BinaryIO] = []
+        try:
+            for number in range(len(columns)):
+                self._files.append(scratch.column_file(number).open("wb", buffering=0))
+        except OSError as error:
+            raise self._full(error.strerror or str(error)) from error
+
+    def write(self, number: int, entries: np.ndarray, placement: Placement) -> None:
+        width, file = self._widths[number], self._files[number]
+        data = memoryview(entries[placement.order].reshape(-1).view(np.uint8).data)
+        try:
+            for shard in np.flatnonzero(placement.counts):
+                start = int(placement.starts[shard]) * width
+                file.seek(int(placement.targets[shard]) * width)
+                _write_all(file, data[start : start + int(placement.counts[shard]) * width])
+        except OSError as error:
+            raise self._full(error.strerror or str(error)) from error
+
+    def _full(self, reason: str) -> DataError:
+        return DataError(
+            f"The shards cannot be written to {str(self._scratch.path)!r}: {reason}. "
+            "Set scratch= to a folder with more space, or raise memory=."
+        )
+
+    def __enter__(self) -> ScratchSink:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for file in self._files:
+            file.close()
+        if kind is None:
+            self._scratch.complete()
+        else:
+            self._scratch.discard()
+
+
+def _write_all(file: BinaryIO, data: memoryview) -> None:
+    while len(data):
+        written = file.write(data)  # an unbuffered write to an almost full disk may be partial
+        data = data[written:]
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class StreamBlocks(Blocks):
+    """Shards in the column files of a scratch folder. Another process gets the paths, not the rows."""
+
+    portable = True
+    scratch: Scratch
+    columns: Sequence[Column]  # in the order of the files; row weights last
+    structure: Any  # the pytree structure of the rows, without weights
+    has_weights: bool
+    sizes: np.ndarray
+    starts: np.ndarray  # (shard,) first row of each in the files
+    kept: Kept | None = None
+
+    @property
+    def num_kept(self) -> int:
+        return self.kept.count if self.kept else 0
+
+    def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
+        # The arrays have one length, as if all shards were the largest: one compiled program then serves every batch.
+        # One row more, so that no slice is the whole array (see Batch).
+        length = size * self.capacity + 1
+        groups = list(groups_of(shards, size))
+        with ThreadPoolExecutor(1, thread_name_prefix="shardmc-read") as reader:
+            ahead = deque(reader.submit(self._read, group, length) for group, _ in groups[:1])
+            for number, (group, padded) in enumerate(groups):
+                arrays = ahead.popleft().result()
+                if number + 1 < len(groups):
+                    ahead.append(reader.submit(self._read, groups[number + 1][0], length))
+                # On this thread: x64 may be enabled for this thread only.
+                yield group, self._batch(group, padded, arrays)
+                del arrays  # frees its rows before the next but one is read
+
+    def _batch(self, group: list[int], padded: np.ndarray, arrays: list[np.ndarray]) -> Batch:
+        leaves = [jax.device_put(array) for array in arrays]
+        weights = leaves.pop() if self.has_weights else None
+        starts = np.cumsum(self.sizes[group]) - self.sizes[group]
+        starts = np.append(starts, np.repeat(starts[-1:], len(padded) - len(group)))
+        return make_batch(
+            self, padded, jax.tree.unflatten(self.structure, leaves), weights, starts, self.kept
+        )
+
+    def _read(self, shards: Sequence[int], length: int) -> list[np.ndarray]:
+        """The entries of these shards for every column, padded with the last entry up to `length`."""
+        arrays = []
+        for number, column in enumerate(self.columns):
+            array = aligned((length, *column.shape), column.dtype)
+            row = 0
+            with self._open(number) as file:
+                for shard in shards:
+                    count = int(self.sizes[shard])
+                    self._fill(file, int(self.starts[shard]) * column.row_bytes, array[row : row + count])
+                    row += count
+            array[row:] = array[row - 1]
+            arrays.append(array)
+        return arrays
+
+    def _open(self, number: int) -> Any:
+        try:
+            return open(self.scratch.column_file(number), "rb", buffering=0)
+        except OSError as error:
+            raise self._lost(error.strerror or "unreadable") from error
+
+    def _fill(self, file: Any, offset: int, target: np.ndarray) -> None:
+        view = memoryview(target.reshape(-1).view(np.uint8).data)
+        file.seek(offset)
+        while len(view):
+            count = file.readinto(view)
+            if not count:
+                raise self._lost("a file has become shorter")
+            view = view[count:]
+
+    def _lost(self, reason: str) -> DataError:
+        return DataError(
+            f"The shards in {str(self.scratch.path)!r} can no longer be read ({reason}). Run again, and do not "
+            "change that folder during the run. On a cluster, set scratch= to a folder that all workers can read."
+        )
+
+    def keep(self, positions: Sequence[np.ndarray]) -> StreamBlocks:
+        return replace(self, kept=keep_rows(positions, self.sizes, self._gather))
+
+    def _gather(self, shards: np.ndarray, within: np.ndarray) -> tuple[Rows, jax.Array | None]:
+        index = self.starts[shards] + within
+        leaves = []
+        for number, column in enumerate(self.columns):
+            array = np.empty((len(index), *column.shape), dtype=column.dtype)
+            with self._open(number) as file:
+                for place, row in enumerate(index):
+                    self._fill(file, int(row) * column.row_bytes, array[place : place + 1])
+            leaves.append(jax.device_put(array))
+        weights = leaves.pop() if self.has_weights else None
+        return jax.tree.unflatten(self.structure, leaves), weights

@@ -1,18 +1,25 @@
-"""Finding, opening and hashing files: local paths, folders, and URLs of any PyArrow or fsspec filesystem."""
+"""Files of rows, local or at a URL: finding them, hashing them, and reading CSV and Parquet a piece at a time."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
+from shardmc.data.table import TableReader, spread_positions
 from shardmc.errors import DataError
 
 T = TypeVar("T")
@@ -120,3 +127,209 @@ def hash_file(digest: Any, file: Any, size: int) -> None:
         return
     for start in np.linspace(0, size - _STRETCH, _STRETCHES).astype(int):
         digest.update(file.read_at(_STRETCH, int(start)))
+
+
+SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.zst")
+_BLOCK = 1 << 22  # bytes parsed at once
+
+
+@final
+class CsvReader(TableReader):
+    """Reads a CSV file with a header line. A first pass finds types that fit all rows."""
+
+    in_memory = False
+
+    def __init__(self, location: str) -> None:
+        (self._file,) = find_files(location, SUFFIXES)
+        self.types = {}
+        while (column := self._misfit()) is not None:
+            self.types = {**self.types, column: _wider(self.types[column])}
+        if self.num_rows == 0:
+            raise DataError(f"The table {location!r} is empty: it has no rows.")
+
+    def _misfit(self) -> str | None:
+        """Read all rows with the types found so far. Return the first column that does not fit, if any."""
+        self.num_rows = 0
+        try:
+            with self._open(None) as reader:
+                if not self.types:
+                    self.types = {field.name: field.type for field in reader.schema}
+                for batch in reader:
+                    self.num_rows += batch.num_rows
+        except pa.ArrowInvalid as error:
+            if (found := re.search(r"In CSV column #(\d+)", str(error))) is None:
+                raise self._unreadable(error) from error
+            return list(self.types)[int(found[1])]
+        return None
+
+    def _open(self, names: Sequence[str] | None) -> pacsv.CSVStreamingReader:
+        convert = pacsv.ConvertOptions(
+            column_types=dict(self.types), include_columns=list(names or ()), strings_can_be_null=True
+        )
+        parse = pacsv.ParseOptions(delimiter="\t" if ".tsv" in self._file.name else ",")
+        try:
+            stream = self._file.filesystem.open_input_stream(self._file.path, compression="detect")
+            return pacsv.open_csv(stream, pacsv.ReadOptions(block_size=_BLOCK), parse, convert)
+        except (OSError, pa.ArrowException) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> DataError:
+        return DataError(f"CSV file {self._file.name!r} cannot be read: {first_line(error)}.")
+
+    def pieces(self, names: Sequence[str], count: int) -> Iterator[pa.Table]:
+        try:
+            with self._open(names) as reader:
+                for batch in reader:
+                    for start in range(0, batch.num_rows, count):
+                        yield pa.table(batch.slice(start, count))
+        except (OSError, pa.ArrowException) as error:
+            raise self._unreadable(error) from error
+
+    def sample(self, names: Sequence[str], count: int, seed: int) -> pa.Table:
+        rows, start, parts = spread_positions(self.num_rows, count, seed), 0, []
+        for piece in self.pieces(names, 1 << 16):
+            inside = (rows >= start) & (rows < start + len(piece))
+            parts.append(piece.take(np.asarray(rows[inside] - start)))
+            start += len(piece)
+        return pa.concat_tables(parts)
+
+    @cached_property
+    def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        digest = hashlib.sha256(f"{self.num_rows} {self.types}".encode())
+        with self._file.open() as opened:
+            hash_file(digest, opened, self._file.size)
+        return digest.hexdigest()
+
+
+def _wider(kind: pa.DataType) -> pa.DataType:
+    """The next type to try if a column's entries do not fit this one."""
+    return pa.float64() if pa.types.is_integer(kind) or pa.types.is_null(kind) else pa.string()
+
+
+_BUFFER = 1 << 20  # bytes read at once, so that no row group is in memory as a whole
+_GROUPS = 16  # row groups that a sample is taken from
+
+
+@final
+class ParquetReader(TableReader):
+    """Reads a Parquet file, or all Parquet files of a folder, as one table."""
+
+    in_memory = False
+
+    def __init__(self, location: str) -> None:
+        self._files = find_files(location, (".parquet", ".parq", ".pq"))
+        self._groups: list[np.ndarray] = []  # per file: rows of its row groups
+        self._conflicts: dict[str, str] = {}
+        self.types = {}
+        for file in self._files:
+            with _opened(file) as parquet:
+                metadata = parquet.metadata
+                self._groups.append(
+                    np.array(
+                        [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)],
+                        dtype=np.int64,
+                    )
+                )
+                self._join_schema(file, parquet.schema_arrow)
+        self._keys = self._key_types()
+        self.types = {**self.types, **self._keys}
+        self.num_rows = int(sum(groups.sum() for groups in self._groups))
+        if self.num_rows == 0:
+            raise DataError(f"The table {str(location)!r} is empty: it has no rows.")
+
+    def _join_schema(self, file: File, schema: pa.Schema) -> None:
+        types = {field.name: field.type for field in schema}
+        if not self.types:
+            self.types = types
+            return
+        first = self._files[0].name
+        for name in self.types.keys() | types.keys():
+            here, there = types.get(name), self.types.get(name)
+            if here != there and name not in self._conflicts:
+                self._conflicts[name] = (
+                    f"Column {name!r} is {_said(there)} in {first!r} but {_said(here)} in {file.name!r}; "
+                    "write all files with one schema."
+                )
+
+    def _key_types(self) -> dict[str, pa.DataType]:
+        """The types of columns in folder names (key=value): integers if all values are, else text."""
+        values: dict[str, list[str | None]] = {}
+        for key in {key for file in self._files for key in file.keys}:
+            values[key] = [file.keys.get(key) for file in self._files]
+        return {
+            key: pa.int64() if all(map(_is_whole, found)) else pa.string() for key, found in values.items()
+        }
+
+    def pieces(self, names: Sequence[str], count: int) -> Iterator[pa.Table]:
+        for number in range(len(self._files)):
+            yield from self._file_pieces(number, names, count)
+
+    def _file_pieces(
+        self, number: int, names: Sequence[str], count: int, groups: Sequence[int] | None = None
+    ) -> Iterator[pa.Table]:
+        for name in names:
+            if name in self._conflicts:
+                raise DataError(self._conflicts[name])
+        file = self._files[number]
+        inside = [name for name in names if name not in self._keys]
+        with _opened(file) as parquet:
+            try:
+                for batch in parquet.iter_batches(count, row_groups=groups, columns=inside, use_threads=True):
+                    yield self._table(file, batch, names)
+            except (OSError, pa.ArrowException) as error:
+                raise _damaged(file, error) from error
+
+    def _table(self, file: File, batch: pa.RecordBatch, names: Sequence[str]) -> pa.Table:
+        def column(name: str) -> pa.Array:
+            if name not in self._keys:
+                return batch.column(name)
+            value, kind = file.keys.get(name), self._keys[name]
+            return pa.repeat(pa.scalar(value, pa.string()).cast(kind), batch.num_rows)
+
+        return pa.table([column(name) for name in names], names=list(names))
+
+    def sample(self, names: Sequence[str], count: int, seed: int) -> pa.Table:
+        groups = [(number, group) for number, sizes in enumerate(self._groups) for group in range(len(sizes))]
+        chosen = [groups[p] for p in spread_positions(len(groups), _GROUPS, seed)]
+        each = -(-count // len(chosen))
+        parts = []
+        for number, group in chosen:
+            rows, start = spread_positions(int(self._groups[number][group]), each, seed + group), 0
+            for piece in self._file_pieces(number, names, 1 << 16, [group]):
+                parts.append(piece.take(rows[(rows >= start) & (rows < start + len(piece))] - start))
+                start += len(piece)
+        return pa.concat_tables(parts).slice(0, count)
+
+    @cached_property
+    def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        digest = hashlib.sha256(f"{self.num_rows} {self.types}".encode())
+        for file in self._files:
+            digest.update(f"{file.name} {file.keys} ".encode())
+            with file.open() as opened:
+                hash_file(digest, opened, file.size)
+        return digest.hexdigest()
+
+
+@contextmanager
+def _opened(file: File) -> Iterator[pq.ParquetFile]:
+    try:
+        parquet = pq.ParquetFile(file.open(), pre_buffer=False, buffer_size=_BUFFER)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(file, error) from error
+    with parquet:
+        yield parquet
+
+
+def _damaged(file: File, error: Exception) -> DataError:
+    return DataError(
+        f"Parquet file {file.name!r} cannot be read ({first_line(error)}): it is missing, truncated, damaged or "
+        "not a Parquet file. Write or copy it again."
+    )
+
+
+def _is_whole(value: str | None) -> bool:
+    return value is not None and value.removeprefix("-").isdigit()
+
+
+def _said(kind: pa.DataType | None) -> str:
+    return "absent" if kind is None else str(kind)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmc.data import as_source
-from shardmc.data.reader import spread_positions
+from shardmc.data.table import spread_positions
 from shardmc.errors import DataError, OptionError, RunError, unknown
 from shardmc.formulas.chunk import Chunk, missing, refuse_unknown
 from shardmc.formulas.chunk import Kind as ColumnKind

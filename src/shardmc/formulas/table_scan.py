@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data import Source
-from shardmc.data.reader import spread_positions
+from shardmc.data.table import spread_positions
 from shardmc.errors import DataError
 from shardmc.formulas.chunk import Chunk, Kind, Level, as_chunk, levels_in, missing
 from shardmc.formulas.expression import Expression

@@ -13,8 +13,7 @@ import pytest
 from jax import lax
 
 import shardmc
-from shardmc.model.precision import double_precision
-from shardmc.model.rewrite import Rewritten, cholesky, solve
+from shardmc.model.precision import Rewritten, cholesky, double_precision, solve
 
 
 def _matrices(count: int, batch: int = 5) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,6 @@
 """Models: plain JAX functions with named parameters, NumPyro's model functions, or PyMC's models."""
 
-from shardmc.model.density import Density
-from shardmc.model.model import Model, Recipe
+from shardmc.model.model import Density, Model, Recipe
 from shardmc.model.numpyro import NumPyroModel, from_numpyro
 from shardmc.model.parameter import Parameter
 from shardmc.model.pymc import PyMCModel, from_pymc

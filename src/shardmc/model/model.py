@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,36 @@ import numpy as np
 from shardmc.errors import ModelError
 from shardmc.model.coordinates import Coordinates, Params, blockwise
 from shardmc.model.fingerprint import fingerprint
-from shardmc.model.rewrite import Rewritten
+from shardmc.model.precision import Rewritten
 from shardmc.model.user_functions import WatchedDict
+
+
+class Density(Protocol):
+    """A log prior and a log-likelihood of rows, over one unconstrained vector."""
+
+    @property
+    def dim(self) -> int:
+        """The length of the vector."""
+        ...
+
+    @property
+    def names(self) -> list[str]:
+        """One name per coordinate."""
+        ...
+
+    @property
+    def initial(self) -> np.ndarray:
+        """Where to look for the mode first, (dim,)."""
+        ...
+
+    def log_likelihood(self, theta: Any, rows: Any) -> jax.Array:
+        """Log-likelihood of every row, (row,)."""
+        ...
+
+    def log_prior(self, theta: Any) -> jax.Array:
+        """Log prior, a number."""
+        ...
+
 
 _models: weakref.WeakValueDictionary[str, Model] = weakref.WeakValueDictionary()
 

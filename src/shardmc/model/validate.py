@@ -13,8 +13,7 @@ import numpy as np
 from shardmc.errors import ModelError
 from shardmc.model.model import Model
 from shardmc.model.parameter import refuse_alike
-from shardmc.model.rows import TwoSamples, num_rows, two_samples
-from shardmc.model.user_functions import MissingEntry, WatchedDict, calling
+from shardmc.model.user_functions import MissingEntry, TwoSamples, WatchedDict, calling, num_rows, two_samples
 
 STEPS = (0.0, 1e-3, 0.1)
 """Distances from the starting point at which rows are compared: data of any scale is finite at one of them."""

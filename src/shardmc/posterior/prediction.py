@@ -13,8 +13,7 @@ import numpy as np
 from shardmc.data import as_source
 from shardmc.data.columns import as_numpy, is_number_type
 from shardmc.errors import ModelError, OptionError, unknown
-from shardmc.model.rows import num_rows
-from shardmc.model.user_functions import calling
+from shardmc.model.user_functions import calling, num_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,7 @@ import numpy as np
 
 from shardmc.errors import ModelError
 from shardmc.model.parameter import Parameter
-from shardmc.model.rows import TwoSamples, num_rows, row_axis
-from shardmc.model.user_functions import calling
+from shardmc.model.user_functions import TwoSamples, calling, num_rows, row_axis
 
 Run = Callable[[Any], Any]
 """The model function, called on some rows."""

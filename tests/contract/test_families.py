@@ -24,9 +24,8 @@ from shardmc.formulas.families import (
     StudentT,
     family_from_dict,
 )
-from shardmc.formulas.prepare import prepare
 from shardmc.formulas.priors import Prior
-from shardmc.formulas.regression import model_of
+from shardmc.formulas.regression import model_of, prepare
 
 ROWS = 400
 ETA = np.linspace(-1, 1, ROWS)

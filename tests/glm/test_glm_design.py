@@ -11,10 +11,10 @@ import pytest
 
 from shardmc.data import as_source
 from shardmc.errors import ModelError
-from shardmc.formulas import design_scan, table_scan
+from shardmc.formulas import scan
 from shardmc.formulas.design import Design
 from shardmc.formulas.families import named_family
-from shardmc.formulas.prepare import prepare
+from shardmc.formulas.regression import prepare
 
 FORMULAS = [
     "y ~ x + g",
@@ -49,8 +49,8 @@ def table():
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Tables are read in pieces of a few hundred rows."""
-    monkeypatch.setattr(table_scan, "_PIECE", 257)
-    monkeypatch.setattr(design_scan, "_PIECE", 311)
+    monkeypatch.setattr(scan, "_PIECE", 257)
+    monkeypatch.setattr(scan, "_DESIGN_PIECE", 311)
 
 
 def prepared(formula, data, family="gaussian", **options):
@@ -97,7 +97,7 @@ def test_a_design_survives_json(formula, table):
 
 
 def test_levels_scales_and_bounds_are_exact_though_the_sample_is_small(table, small_pieces, monkeypatch):
-    monkeypatch.setattr(table_scan, "SAMPLE", 200)
+    monkeypatch.setattr(scan, "SAMPLE", 200)
     design = prepared("y ~ g + C(k) + scale(z) + bs(x, df=5) + poly(`odd name`, 3)", table).design
     assert design.encoder.levels["g"] == ["north", "south", "west"]
     state = design.encoder.states["scale(z)"]

@@ -13,8 +13,7 @@ from jax.scipy.special import betaln, gammaln
 import shardmc
 from shardmc.data import as_source
 from shardmc.formulas.families import FAMILIES, named_family
-from shardmc.formulas.prepare import prepare
-from shardmc.formulas.regression import model_of
+from shardmc.formulas.regression import model_of, prepare
 from shardmc.model.precision import double_precision
 
 ROWS = 3_000

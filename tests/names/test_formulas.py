@@ -17,7 +17,7 @@ from shardmc.errors import ModelError, OptionError, ShardmcError
 from shardmc.formulas import glm
 from shardmc.formulas.families import named_family
 from shardmc.formulas.predict import _level_summary
-from shardmc.formulas.prepare import prepare
+from shardmc.formulas.regression import prepare
 
 ROWS = 400
 OWN = {"Intercept", "sigma", "coefficients"}  # names that parameters of the model have

@@ -8,11 +8,10 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from shardmc.errors import OptionError, unknown
-from shardmc.formulas.families.binary import Bernoulli, Binomial
+from shardmc.formulas.families.categorical import Bernoulli, Binomial, Ordinal
 from shardmc.formulas.families.continuous import Gamma, Gaussian, StudentT
 from shardmc.formulas.families.counts import NegativeBinomial, Poisson
 from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
-from shardmc.formulas.families.ordinal import Ordinal
 
 __all__ = [
     "FAMILIES",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
-from shardmc.store.manifest import package_versions
+from shardmc.store.records import package_versions
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardmc.data.batch import Rows
+from shardmc.data.source import Rows
 from shardmc.model import Density
 from shardmc.types import Frame
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import shardmc
 from shardmc.cli.app import app
 from shardmc.errors import DataError, OptionError
-from shardmc.store.manifest import Manifest
+from shardmc.store.records import Manifest
 from shardmc.store.run import Run
 
 _spec = importlib.util.spec_from_file_location("linear_cli", Path(__file__).parents[1] / "linear.py")

@@ -3,7 +3,7 @@
 import pytest
 
 from shardmc.data import Partition
-from shardmc.data.batch import padded_length
+from shardmc.data.source import padded_length
 from shardmc.errors import OptionError
 
 from .conftest import make_source, shards_of

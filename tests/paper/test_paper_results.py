@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardmc.errors import DataError, OptionError
-from shardmc.paper import NAMES, reproduce
+from shardmc.paper import NAMES, recompute, reproduce
 from shardmc.paper.beta_bernoulli import DataSet, method_draws
 from shardmc.paper.comparison import (
     OURS,
@@ -17,10 +17,8 @@ from shardmc.paper.comparison import (
     record,
     thinned,
 )
-from shardmc.paper.covertype import load_covertype
 from shardmc.paper.gaussian import NormalInverseGamma, exact_methods
-from shardmc.paper.logistic import _Job, _methods, _Reference, newton_steps, synthetic
-from shardmc.paper.registry import recompute
+from shardmc.paper.logistic import _Job, _methods, _Reference, load_covertype, newton_steps, synthetic
 from shardmc.paper.result import ORDER, Call
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from shardmc.check.agreement import agree
 from shardmc.check.certificate import Certificate, certify, choose
-from shardmc.check.polishing import polish_draws
+from shardmc.check.certification import polish_draws
 from shardmc.posterior import Plan, Posterior, ShardTable
 from shardmc.report import write_report
 from shardmc.types import Finding, Located, Mode

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardmc.store.manifest import Manifest
+from shardmc.store.records import Manifest
 from shardmc.store.run import Run
 
 NUM_SHARDS = 5

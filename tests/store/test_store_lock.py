@@ -20,7 +20,7 @@ from shardmc.store.run import Run, status
 HOLDER = """
 import sys
 from pathlib import Path
-from shardmc.store.manifest import Manifest
+from shardmc.store.records import Manifest
 from shardmc.store.run import Run
 
 folder = Path(sys.argv[1])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shardmc.errors import RunError
-from shardmc.store.manifest import SCHEMA, Manifest, package_versions
+from shardmc.store.records import SCHEMA, Manifest, package_versions
 from shardmc.store.run import Run, status
 
 

@@ -47,7 +47,7 @@ def test_a_writer_killed_twenty_times_leaves_only_complete_files(tmp_path, manif
 KILLED_AT = """
 import os, signal, sys
 import numpy as np
-from shardmc.store.manifest import Manifest
+from shardmc.store.records import Manifest
 from shardmc.store.run import Run
 
 folder, manifest, name = sys.argv[1:]

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from shardmc.store.manifest import Manifest
+from shardmc.store.records import Manifest
 from shardmc.store.run import Run
 
 

@@ -2,10 +2,15 @@
 
 from shardmc.check.agreement import Agreement, AgreementCheck, agree
 from shardmc.check.certificate import Certificate, Certify, certify, certify_options, choose, polish
-from shardmc.check.certification import CertificateCheck, certify_draws, verdict_findings
+from shardmc.check.certification import (
+    CertificateCheck,
+    Polished,
+    certify_draws,
+    polish_draws,
+    verdict_findings,
+)
 from shardmc.check.chains import ChainCheck, ChainDiagnostics, diagnose
 from shardmc.check.check import Check, Evidence, Outcome, Score, ordered
-from shardmc.check.polishing import Polished, polish_draws
 from shardmc.check.verdict import Bounds
 
 __all__ = [

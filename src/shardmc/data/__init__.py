@@ -10,9 +10,8 @@ import narwhals as nw
 import narwhals.exceptions
 
 from shardmc.data.arrays import ArraySource
-from shardmc.data.batch import Batch, Blocks, Rows
 from shardmc.data.files import SUFFIXES, CsvReader, ParquetReader
-from shardmc.data.source import Partition, Source, Transform
+from shardmc.data.source import Batch, Blocks, Partition, Rows, Source, Transform
 from shardmc.data.table import MEMORY, FrameReader, Limits, TableSource
 from shardmc.errors import DataError
 

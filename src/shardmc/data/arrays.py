@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data.assignment import shard_sizes
-from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.columns import (
     Column,
@@ -27,7 +26,7 @@ from shardmc.data.columns import (
     refuse_repeated,
 )
 from shardmc.data.partition import MemorySink, Partitioner
-from shardmc.data.source import Partition, Source, Transform, hash_arrays
+from shardmc.data.source import Blocks, Partition, Rows, Source, Transform, hash_arrays
 from shardmc.data.table import FrameReader, TableSource, spread_positions
 from shardmc.errors import DataError, OptionError, unknown
 

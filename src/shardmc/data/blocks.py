@@ -19,9 +19,9 @@ from typing import Any, BinaryIO, final
 import jax
 import numpy as np
 
-from shardmc.data.batch import Batch, Blocks, Kept, Rows, groups_of, keep_rows, make_batch
 from shardmc.data.columns import Column
 from shardmc.data.partition import Placement, Sink, aligned
+from shardmc.data.source import Batch, Blocks, Kept, Rows, groups_of, keep_rows, make_batch
 from shardmc.errors import DataError, OptionError
 
 

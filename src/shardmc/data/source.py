@@ -1,17 +1,211 @@
-"""What every source of rows offers, and how its rows are to be split."""
+"""What every source of rows offers: how they are split, and the rows of some shards as programs see them."""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
+from jax import lax
 
-from shardmc.data.batch import Blocks, Rows
+from shardmc.data.columns import float_type
+from shardmc.errors import OptionError
+
+Rows = Any
+"""A pytree of arrays with a common first axis, one entry per row."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Batch:
+    """Some shards: slices of flat arrays, and the kept rows that every shard has besides its own.
+
+    Making a shard copies no row. `take` slices `capacity` rows, the same number for every shard, and gives rows of the
+    next shard weight 0. Own rows weigh `1 / share` and kept rows 1, so that the share-weighted sum over shards counts
+    every row once. No slice may pass the end of the arrays (starts + capacity <= length), so that the j-th row taken
+    is the shard's own j-th row. The arrays should be longer than one slice: XLA drops a slice that is the whole array
+    and compiles another program, whose results differ in the last bits.
+    """
+
+    rows: Rows  # (length, ...)
+    row_weights: jax.Array | None  # (length,) the user's own weights
+    starts: jax.Array  # (shard,) first row of each shard
+    sizes: jax.Array  # (shard,) its number of rows
+    factors: jax.Array  # (shard,) 1 / share
+    kept_rows: Rows | None  # (kept, ...)
+    kept_weights: jax.Array | None  # (kept,) the user's own weights, or ones; 0 for padding
+    kept_positions: jax.Array | None  # (shard, most) own rows that are kept; padded with `capacity`
+    capacity: int = field(metadata={"static": True})
+
+    @property
+    def num_shards(self) -> int:
+        return self.starts.shape[0]
+
+    def own(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
+        """Own rows of the batch's i-th shard and their weights, (capacity, ...) and (capacity,)."""
+        start = self.starts[i]
+        rows = jax.tree.map(lambda a: _wide(lax.dynamic_slice_in_dim(a, start, self.capacity)), self.rows)
+        weights = jnp.where(jnp.arange(self.capacity) < self.sizes[i], self.factors[i], 0)
+        if self.row_weights is not None:
+            weights = weights * lax.dynamic_slice_in_dim(self.row_weights, start, self.capacity)
+        if self.kept_positions is not None:
+            weights = weights.at[self.kept_positions[i]].set(0, mode="drop")
+        return rows, weights
+
+    def take(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
+        """Rows and weights of the batch's i-th shard: its own, then the kept rows."""
+        rows, weights = self.own(i)
+        if self.kept_rows is None:
+            return rows, weights
+        rows = jax.tree.map(lambda a, b: jnp.concatenate([a, _wide(b)]), rows, self.kept_rows)
+        assert self.kept_weights is not None
+        return rows, jnp.concatenate([weights, self.kept_weights])
+
+
+def _wide(rows: jax.Array) -> jax.Array:
+    """A shard's rows in the precision of the computation. In memory they are float32 even if that is float64."""
+    real = jnp.result_type(float)
+    narrow = jnp.issubdtype(rows.dtype, jnp.floating) and rows.dtype.itemsize < real.itemsize
+    return rows.astype(real) if narrow else rows
+
+
+class Blocks(ABC):
+    """A partition of the rows into shards: their shares, and their rows batch by batch."""
+
+    portable: bool = False
+    """Whether a pickled copy reads the rows itself, so that no rows are sent to another process."""
+    sizes: np.ndarray  # (shard,) own rows
+
+    @property
+    @abstractmethod
+    def num_kept(self) -> int:
+        """Rows that every shard has besides its own."""
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.sizes.sum())
+
+    @cached_property
+    def shares(self) -> np.ndarray:
+        """Each shard's share of the rows, (shard,). They sum to 1."""
+        return self.sizes / self.sizes.sum()
+
+    @property
+    def capacity(self) -> int:
+        """The largest of the sizes."""
+        return int(self.sizes.max())
+
+    @abstractmethod
+    def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
+        """Yield (shards, batch) with `size` shards each. The last batch is padded with its last shard."""
+
+    @abstractmethod
+    def keep(self, positions: Sequence[np.ndarray]) -> Blocks:
+        """The same partition, with these rows (positions within each shard) kept in every shard."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Rows that every shard has, and their positions in their own shards, where they get weight 0."""
+
+    rows: Rows  # (padded, ...) on the device; NumPy arrays in a copy from another process
+    weights: jax.Array  # (padded,) the user's own weights or ones, 0 for padding
+    positions: np.ndarray  # (shard, most) int32, padded with `capacity`
+    count: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A process without x64 would read a pickled JAX array in single precision.
+        return {**self.__dict__, "rows": jax.device_get(self.rows), "weights": jax.device_get(self.weights)}
+
+
+Gather = Callable[[np.ndarray, np.ndarray], tuple[Rows, np.ndarray | jax.Array | None]]
+"""gather(shards, positions): the rows there, and their row weights."""
+
+
+def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, gather: Gather) -> Kept | None:
+    """The kept rows at these positions within each shard, or None if there are none."""
+    if len(positions) == 0:
+        return None
+    if len(positions) != len(sizes):
+        raise OptionError(f"Positions of {len(positions)} shards were given; there are {len(sizes)} shards.")
+    unique = [np.unique(np.asarray(p, dtype=np.int64)) for p in positions]
+    counts = np.array([len(p) for p in unique])
+    count = int(counts.sum())
+    if count == 0:
+        return None
+    for shard, p in enumerate(unique):
+        if len(p) and not 0 <= p[0] <= p[-1] < sizes[shard]:
+            raise OptionError(
+                f"Row {p[-1]} of shard {shard} cannot be kept: the shard has {sizes[shard]} rows."
+            )
+    # Padding repeats the last kept row, where the likelihood is finite.
+    index = np.minimum(np.arange(padded_length(count)), count - 1)
+    rows, own = gather(np.repeat(np.arange(len(sizes)), counts)[index], np.concatenate(unique)[index])
+    weights = (np.arange(len(index)) < count) * (np.ones(len(index)) if own is None else np.asarray(own))
+    table = np.full((len(unique), padded_length(int(counts.max()))), sizes.max(), dtype=np.int32)
+    for shard, p in enumerate(unique):
+        table[shard, : len(p)] = p
+    return Kept(rows, jax.device_put(weights.astype(float_type())), table, count)
+
+
+def padded_length(count: int) -> int:
+    """Round up to one of few lengths: a multiple of 8, and of an eighth of the power of two below.
+
+    Examples
+    --------
+    >>> padded_length(3), padded_length(100), padded_length(6369)
+    (8, 104, 6656)
+    """
+    step = max(8, 1 << max(count.bit_length() - 4, 0))
+    return -(-count // step) * step
+
+
+def groups_of(shards: Sequence[int], size: int) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Cut shards into groups of `size`: (group, group padded with its last shard).
+
+    Examples
+    --------
+    >>> list(groups_of([4, 5, 6], 2))
+    [([4, 5], array([4, 5])), ([6], array([6, 6]))]
+    """
+    for start in range(0, len(shards), size):
+        group = [int(shard) for shard in shards[start : start + size]]
+        yield group, np.array(group + group[-1:] * (size - len(group)))
+
+
+def make_batch(
+    blocks: Blocks,
+    shards: np.ndarray,
+    rows: Rows,
+    row_weights: jax.Array | None,
+    starts: np.ndarray,
+    kept: Kept | None,
+) -> Batch:
+    """The batch of these shards, which begin at `starts` in the flat arrays of rows and weights."""
+    return Batch(
+        rows=rows,
+        row_weights=row_weights,
+        # Cast on the host: on the device each cast is one more program to compile.
+        starts=jax.device_put(starts.astype(np.int32)),
+        sizes=jax.device_put(blocks.sizes[shards].astype(np.int32)),
+        factors=jax.device_put((1 / blocks.shares[shards]).astype(float_type())),
+        kept_rows=kept.rows if kept else None,
+        kept_weights=kept.weights if kept else None,
+        kept_positions=jax.device_put(kept.positions[shards]) if kept else None,
+        capacity=blocks.capacity,
+    )
+
 
 Transform = Callable[[pa.Table], Rows]
 

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data.assignment import seed_for
-from shardmc.data.batch import Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks, Scratch, ScratchSink, StreamBlocks
 from shardmc.data.columns import (
     Column,
@@ -30,7 +29,7 @@ from shardmc.data.columns import (
     refuse_repeated,
 )
 from shardmc.data.partition import MemorySink, Partitioner
-from shardmc.data.source import Partition, Source, Transform, hash_arrays
+from shardmc.data.source import Blocks, Partition, Rows, Source, Transform, hash_arrays
 from shardmc.errors import DataError, unknown
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.batch import Blocks
+from shardmc.data.source import Blocks
 from shardmc.engine.local import default_batch
 from shardmc.errors import DataError, ModelError, OptionError, SamplingError
 from shardmc.model.precision import Precision

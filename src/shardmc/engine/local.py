@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.data.batch import Batch, Blocks
 from shardmc.data.blocks import ArrayBlocks
+from shardmc.data.source import Batch, Blocks
 from shardmc.errors import OptionError
 from shardmc.model.precision import Precision
 from shardmc.types import Engine, ProgramCall

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.batch import Blocks, Rows
+from shardmc.data.source import Blocks, Rows
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
 from shardmc.types import Engine, Frame, Mode, ProgramCall

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.batch import Batch, Blocks, Rows
 from shardmc.data.blocks import ArrayBlocks
+from shardmc.data.source import Batch, Blocks, Rows
 from shardmc.errors import unknown
 from shardmc.locate.newton import Start, near_mode
 from shardmc.model import Model

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.data.batch import Blocks, Rows
+from shardmc.data.source import Blocks, Rows
 from shardmc.engine.order import in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision

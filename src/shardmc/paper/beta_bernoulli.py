@@ -28,8 +28,18 @@ from shardmc.paper.comparison import (
     rivals,
     thinned,
 )
-from shardmc.paper.result import Call, Claim, Figure, Result, Table, prose, scientific
-from shardmc.paper.style import METHODS, canvas, legend_above
+from shardmc.paper.result import (
+    METHODS,
+    Call,
+    Claim,
+    Figure,
+    Result,
+    Table,
+    canvas,
+    legend_above,
+    prose,
+    scientific,
+)
 from shardmc.pipeline import fit
 from shardmc.types import ShardDraws
 

@@ -10,8 +10,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from shardmc.paper.beta import COMBINATIONS, TRUE, Shards
-from shardmc.paper.result import Call, Claim, Figure, Result, Table, prose
-from shardmc.paper.style import BLUE, GREEN, ORANGE, SKY, canvas, legend_above
+from shardmc.paper.result import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    SKY,
+    Call,
+    Claim,
+    Figure,
+    Result,
+    Table,
+    canvas,
+    legend_above,
+    prose,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -14,8 +14,20 @@ import numpy as np
 from shardmc.combiners.density import bandwidth_of, density_at
 from shardmc.combiners.recenter import Recenter
 from shardmc.model import Model
-from shardmc.paper.result import Call, Claim, Figure, Result, Table, prose
-from shardmc.paper.style import BLACK, BLUE, ORANGE, RED, canvas, legend_above
+from shardmc.paper.result import (
+    BLACK,
+    BLUE,
+    ORANGE,
+    RED,
+    Call,
+    Claim,
+    Figure,
+    Result,
+    Table,
+    canvas,
+    legend_above,
+    prose,
+)
 from shardmc.pipeline import fit
 from shardmc.posterior import Posterior
 from shardmc.sample import Gibbs, binomial_labels

@@ -15,8 +15,20 @@ from shardmc.combiners.recenter import Recenter
 from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.model import Model
-from shardmc.paper.result import Call, Claim, Figure, Result, Table, prose
-from shardmc.paper.style import BLACK, BLUE, GREEN, ORANGE, canvas, legend_above
+from shardmc.paper.result import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    Call,
+    Claim,
+    Figure,
+    Result,
+    Table,
+    canvas,
+    legend_above,
+    prose,
+)
 from shardmc.sample import Gibbs, multinomial_labels, sample
 from shardmc.types import ShardDraws
 

@@ -12,7 +12,7 @@ from shardmc.pipeline.folder import Folder
 from shardmc.pipeline.stage import Job, Stage, State, known
 from shardmc.posterior import Plan, Posterior
 from shardmc.sample import ShardChains
-from shardmc.store.manifest import package_versions
+from shardmc.store.records import package_versions
 from shardmc.types import Engine, Progress
 
 P = ParamSpec("P")

@@ -12,7 +12,7 @@ from shardmc.data import Source
 from shardmc.model import Model
 from shardmc.posterior import Plan, Posterior
 from shardmc.sample import ShardChains
-from shardmc.store.manifest import Manifest
+from shardmc.store.records import Manifest
 from shardmc.store.run import Run
 
 

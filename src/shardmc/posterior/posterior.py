@@ -12,8 +12,8 @@ import numpy as np
 
 from shardmc._methods import provided
 from shardmc.check.certificate import Certificate
+from shardmc.check.certification import Polished
 from shardmc.check.mixing import split_r_hat
-from shardmc.check.polishing import Polished
 from shardmc.errors import RunError
 from shardmc.names import shown, shown_text
 from shardmc.posterior.plan import Plan, Regression

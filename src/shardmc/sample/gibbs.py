@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.data.batch import Rows
+from shardmc.data.source import Rows
 from shardmc.errors import ModelError, OptionError
 from shardmc.model import Model
 from shardmc.sample.sampler import Chains, Sampler

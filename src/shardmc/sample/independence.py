@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardmc.data.batch import Rows
+from shardmc.data.source import Rows
 from shardmc.sample.sampler import Chains, Sampler, student_t, student_t_log_density
 from shardmc.target import Target
 

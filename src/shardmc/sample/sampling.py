@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.batch import Blocks, Rows
+from shardmc.data.source import Blocks, Rows
 from shardmc.engine.order import in_order
 from shardmc.model import Model
 from shardmc.sample.independence import Independence

@@ -14,14 +14,16 @@ from shardmc.errors import RunError
 from shardmc.store.files import inside, is_temporary, make_folder, remove_temporaries, write_file
 from shardmc.store.lock import NAMES as LOCK_NAMES
 from shardmc.store.lock import Lock, Owner, read_owner
-from shardmc.store.manifest import OTHER_DATA, Manifest, plan_differences
 from shardmc.store.records import (
     ASIDE,
     MANIFEST,
+    OTHER_DATA,
     SHARDS,
     Arrays,
     DamagedError,
+    Manifest,
     encode,
+    plan_differences,
     read_manifest,
     read_record,
     read_shard,

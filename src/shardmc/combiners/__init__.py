@@ -3,8 +3,7 @@
 from shardmc.combiners.barycenters import MPosterior, Wasserstein
 from shardmc.combiners.combining import COMBINERS, CombinedDraws, combine, named_combiner
 from shardmc.combiners.comparison import Comparison, compare
-from shardmc.combiners.gaussian import Consensus, Laplace
-from shardmc.combiners.product import Product
+from shardmc.combiners.gaussian import Consensus, Laplace, Product
 from shardmc.combiners.recenter import Recenter
 from shardmc.combiners.weierstrass import Weierstrass
 

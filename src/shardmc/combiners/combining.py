@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmc.combiners.barycenters import MPosterior, Wasserstein
-from shardmc.combiners.gaussian import Consensus, Laplace
+from shardmc.combiners.gaussian import Consensus, Laplace, Product
 from shardmc.combiners.moments import Varying, invertible_covariances, listed
-from shardmc.combiners.product import Product
 from shardmc.combiners.read import RENAMED, Layout, read_shards
 from shardmc.combiners.recenter import Recenter
 from shardmc.combiners.weierstrass import Weierstrass

@@ -220,17 +220,15 @@ def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray) -> _Doubt:
     worst = int(np.where(clear, 0, np.maximum(reach_mean, reach_sd)).argmax())
     name = measured.names[worst]
     if reach_mean[worst] >= reach_sd[worst]:
-        value, se, own = (float(x[worst]) for x in _of_mean(measured))
-        text, reach, bound = (
-            f"the mean of {name} is {value:+.2f} ± {se:.2f} sd off",
-            reach_mean[worst],
-            bounds.mean,
-        )
+        numbers = measured.mean_error, measured.mean_error_se, measured.mean_measured_se
+        value, se, own = (float(x[worst]) for x in numbers)
+        text = f"the mean of {name} is {value:+.2f} ± {se:.2f} sd off"
+        reach, bound, error = reach_mean[worst], bounds.mean, abs(value)
     else:
-        value, se, own = (float(x[worst]) for x in _of_sd(measured))
+        numbers = measured.sd_ratio, measured.sd_ratio_se, measured.sd_measured_se
+        value, se, own = (float(x[worst]) for x in numbers)
         text = f"the sd of {name} is {value:.2f} ± {se:.2f} times the correct one"
-        reach, bound = reach_sd[worst], bounds.sd
-    error = abs(value) if reach_mean[worst] >= reach_sd[worst] else abs(value - 1)
+        reach, bound, error = reach_sd[worst], bounds.sd, abs(value - 1)
     if error <= bound:  # for these draws themselves: a more precise measurement would tell
         return _Doubt(text, _gradients(measured, max(3.0, min((own / (bound / 3)) ** 2, 100.0))), "gradients")
     if measured.shards_differ[worst]:
@@ -245,14 +243,6 @@ def _differing(measured: Measured, worst: int) -> str:
         "Use fewer shards, or keep more rows in every shard (a smaller keep). The check of shard agreement may name "
         "the cause."
     )
-
-
-def _of_mean(measured: Measured) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return measured.mean_error, measured.mean_error_se, measured.mean_measured_se
-
-
-def _of_sd(measured: Measured) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return measured.sd_ratio, measured.sd_ratio_se, measured.sd_measured_se
 
 
 def _more(

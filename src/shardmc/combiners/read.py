@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -109,14 +109,11 @@ def _rectangle(indices: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     """The shape of an array with exactly these indices, counted from 0 or 1; None if there is none."""
     if len({len(index) for index in indices}) > 1:
         return None
-    low = [min(axis) for axis in zip(*indices, strict=True)]
-    shape = tuple(max(axis) - first + 1 for axis, first in zip(_axes(indices), low, strict=True))
+    axes = list(zip(*indices, strict=True))
+    low = [min(axis) for axis in axes]
+    shape = tuple(max(axis) - first + 1 for axis, first in zip(axes, low, strict=True))
     regular = all(first in (0, 1) for first in low) and len(indices) == prod(shape)
     return shape if regular else None
-
-
-def _axes(indices: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
-    return zip(*indices, strict=True)
 
 
 _NETCDF = (".nc", ".nc4", ".netcdf", ".h5", ".hdf5")

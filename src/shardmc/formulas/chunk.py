@@ -96,12 +96,9 @@ def levels_in(column: pa.ChunkedArray) -> list[str]:
     if pa.types.is_dictionary(column.type):
         encoded = column.combine_chunks()
         chunks = encoded.chunks if isinstance(encoded, pa.ChunkedArray) else [encoded]
-        return sorted({text for chunk in chunks for text in _used(chunk)})
+        used = (chunk.dictionary.take(chunk.indices.unique().drop_null()).to_pylist() for chunk in chunks)
+        return sorted({text for texts in used for text in texts})
     return column.unique().to_pylist()
-
-
-def _used(chunk: pa.DictionaryArray) -> list[str]:
-    return chunk.dictionary.take(chunk.indices.unique().drop_null()).to_pylist()
 
 
 def as_levels(name: str, column: pa.ChunkedArray, levels: Sequence[Level]) -> pd.Categorical:

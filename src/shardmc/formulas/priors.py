@@ -128,8 +128,10 @@ class Prior:
         arguments = dict(zip(_DENSITIES[self.name][0], self.arguments, strict=True))
         if self.name == "lognormal":
             return float(jnp.exp(arguments["loc"]))
+        if self.name == "gamma":
+            return arguments["shape"] / arguments["rate"]
         if self.is_positive:
-            return arguments["shape"] / arguments["rate"] if self.name == "gamma" else _first_scale(arguments)
+            return arguments["scale"] if "scale" in arguments else 1 / arguments["rate"]
         return arguments.get("loc", 0.0)
 
     def log_density(self, x: jax.Array) -> jax.Array:
@@ -142,10 +144,6 @@ class Prior:
 
 def _signature(name: str) -> str:
     return f"{name}({', '.join(_DENSITIES[name][0])})"
-
-
-def _first_scale(arguments: dict[str, float]) -> float:
-    return arguments["scale"] if "scale" in arguments else 1 / arguments["rate"]
 
 
 def log_density(priors: list[Prior], values: jax.Array) -> jax.Array:

@@ -134,7 +134,7 @@ class Growth:
 
     def draw(self) -> Canvas:
         figure, panels = canvas(2, 2, height=2.7)
-        titles = [*(f"$K = N^{{{rate:g}}}$" for rate in RATES), _fixed_title()]
+        titles = [*(f"$K = N^{{{rate:g}}}$" for rate in RATES), f"$N = 10^{{{round(np.log10(FIXED_ROWS))}}}$"]
         for panel, title, curve in zip(panels.flat, titles, [*self.curves, self.fixed], strict=True):
             grows = curve is not self.fixed
             self._lines(panel, curve, curve.rows if grows else curve.shard_rows)
@@ -174,10 +174,6 @@ def _apart(heights: np.ndarray, low: float, high: float) -> np.ndarray:
     for below, above in pairwise(order):
         placed[above] = max(placed[above], placed[below] + gap)
     return np.exp(placed)
-
-
-def _fixed_title() -> str:
-    return f"$N = 10^{{{round(np.log10(FIXED_ROWS))}}}$"
 
 
 def _values(curve: Curve) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from shardmc.errors import OptionError, unknown
 from shardmc.formulas.families.categorical import Bernoulli, Binomial, Ordinal
-from shardmc.formulas.families.continuous import Gamma, Gaussian, StudentT
-from shardmc.formulas.families.counts import NegativeBinomial, Poisson
 from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
+from shardmc.formulas.families.numeric import Gamma, Gaussian, NegativeBinomial, Poisson, StudentT
 
 __all__ = [
     "FAMILIES",

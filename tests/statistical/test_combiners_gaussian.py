@@ -290,7 +290,7 @@ def test_weierstrass_uses_few_draws_in_few_dimensions_and_says_so(dim, num_shard
         z = problem.whiten(combined.values) @ w
         squares.append(np.mean(z**2) - 1 - weights)
         own.append(z.var())
-        assert any("independent draws" in note for note in combined.notes)
+        assert any("independent ones" in note for note in combined.notes)
     bound = stats.t.isf(LEVEL / 2, len(squares) - 1)
     score = lambda x: np.mean(x) / np.std(x, ddof=1) * np.sqrt(len(x))  # noqa: E731
     assert abs(score(squares)) < bound

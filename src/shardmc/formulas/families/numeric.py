@@ -22,23 +22,10 @@ from shardmc.formulas.families.special import (
 from shardmc.formulas.priors import Prior, rounded
 
 
-@final
-@dataclass(frozen=True)
-class Gaussian(Family):
-    """y ~ Normal(eta, sigma): log-likelihood -((y - eta) / sigma)^2 / 2 - log sigma."""
+class _LocationScale(Family):
+    """A response around eta, with the scale sigma."""
 
-    name = "gaussian"
     location_scale = True
-
-    @property
-    def auxiliaries(self) -> Mapping[str, Any]:
-        return {"sigma": "positive"}
-
-    def log_likelihood(
-        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
-    ) -> jax.Array:
-        sigma = auxiliary["sigma"]
-        return -0.5 * ((response - eta) / sigma) ** 2 - jnp.log(sigma)
 
     def refuse(self, response: ResponseSummary) -> None:
         response.refuse_constant()
@@ -55,6 +42,24 @@ class Gaussian(Family):
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
         return eta
 
+
+@final
+@dataclass(frozen=True)
+class Gaussian(_LocationScale):
+    """y ~ Normal(eta, sigma): log-likelihood -((y - eta) / sigma)^2 / 2 - log sigma."""
+
+    name = "gaussian"
+
+    @property
+    def auxiliaries(self) -> Mapping[str, Any]:
+        return {"sigma": "positive"}
+
+    def log_likelihood(
+        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
+    ) -> jax.Array:
+        sigma = auxiliary["sigma"]
+        return -0.5 * ((response - eta) / sigma) ** 2 - jnp.log(sigma)
+
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
     ) -> np.ndarray:
@@ -63,7 +68,7 @@ class Gaussian(Family):
 
 @final
 @dataclass(frozen=True)
-class StudentT(Family):
+class StudentT(_LocationScale):
     """y ~ eta + sigma t(nu), with nu unknown unless `df` gives it.
 
     Log-likelihood log Gamma((nu + 1) / 2) - log Gamma(nu / 2) - log(nu) / 2 - log sigma
@@ -71,7 +76,6 @@ class StudentT(Family):
     """
 
     name = "student_t"
-    location_scale = True
     df: float | None = None
 
     def __post_init__(self) -> None:
@@ -90,21 +94,9 @@ class StudentT(Family):
         z = (response - eta) / sigma
         return log_gamma_half_step(nu / 2) - jnp.log(sigma) - 0.5 * (nu + 1) * jnp.log1p(z * z / nu)
 
-    def refuse(self, response: ResponseSummary) -> None:
-        response.refuse_constant()
-
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
-        priors = {
-            "Intercept": Prior("normal", (rounded(response.mean), rounded(2.5 * response.sd))),
-            "sigma": Prior("exponential", (rounded(1 / response.sd),)),
-        }
-        return priors | ({"nu": Prior("gamma", (2.0, 0.1))} if self.df is None else {})
-
-    def coefficient_scale(self, response: ResponseSummary) -> float:
-        return 2.5 * response.sd
-
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        return eta
+        nu = {"nu": Prior("gamma", (2.0, 0.1))} if self.df is None else {}
+        return super().default_priors(response) | nu
 
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None

@@ -1,9 +1,9 @@
-"""The values that pass between the stages: frames, modes, draws, combinations, findings."""
+"""The values that pass between the stages (modes, draws, findings), and the interfaces of combiners and engines."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -246,3 +246,24 @@ class Engine(ABC):
     def prepare(self, call: ProgramCall) -> Future[None] | None:
         """Announces a call of `map` with arguments of these shapes, so that an engine can compile the program."""
         return None
+
+
+def in_order(results: Iterable[tuple[int, T]], shards: Sequence[int]) -> Iterator[tuple[int, T]]:
+    """Yield (shard, result) in the order of `shards`. Results that come too early wait.
+
+    A sum of floating point numbers depends on the order of its terms, and a random walk on the last digit of a
+    sum: taken in this order, sums over shards are the same on every engine.
+
+    Examples
+    --------
+    >>> list(in_order([(2, "c"), (0, "a"), (1, "b")], [0, 1, 2]))
+    [(0, 'a'), (1, 'b'), (2, 'c')]
+    """
+    early: dict[int, T] = {}
+    waiting = iter(shards)
+    following = next(waiting, None)
+    for shard, result in results:
+        early[shard] = result
+        while following is not None and following in early:
+            yield following, early.pop(following)
+            following = next(waiting, None)

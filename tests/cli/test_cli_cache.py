@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import shardmc
-from shardmc.cli.cache import cache_folder, keep_compiled_programs
+from shardmc.cli.app import cache_folder, keep_compiled_programs
 
 
 def test_a_folder_that_the_user_chose_stays_chosen(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardmc.combiners.pool import apportion, pool
+from shardmc.combiners.moments import apportion, pool
 
 
 def numbered(*lengths: int) -> list[np.ndarray]:

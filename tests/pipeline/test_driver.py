@@ -70,9 +70,9 @@ def test_another_model_is_refused_before_the_rows_are_split(model, tmp_path, mon
 
 
 def test_glm_writes_its_posterior_once_and_inside_the_lock(tmp_path, monkeypatch):
-    from shardmc.store import tree
+    from shardmc.store import files
 
-    written, save = [], tree.save_tree
+    written, save = [], files.save_tree
 
     def watched(saved, path):
         with pytest.raises(RunError, match="in use"):
@@ -80,7 +80,7 @@ def test_glm_writes_its_posterior_once_and_inside_the_lock(tmp_path, monkeypatch
         written.append(path)
         save(saved, path)
 
-    monkeypatch.setattr(tree, "save_tree", watched)
+    monkeypatch.setattr(files, "save_tree", watched)
     posterior = shardmc.glm("y ~ x", TABLE, "bernoulli", run_dir=tmp_path / "run", **OPTIONS)
     assert written == [tmp_path / "run" / "posterior.nc"]
     again = shardmc.load(tmp_path / "run")

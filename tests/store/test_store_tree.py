@@ -11,7 +11,7 @@ import xarray as xr
 
 from shardmc.errors import RunError
 from shardmc.posterior import load
-from shardmc.store.tree import load_tree, save_tree
+from shardmc.store.files import load_tree, save_tree
 
 
 @pytest.fixture

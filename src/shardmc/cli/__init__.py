@@ -11,8 +11,7 @@ from types import FrameType
 def main() -> None:
     """Run the command line. A user's mistake is one sentence and exit code 2; an interruption is one line and 130."""
     signal.signal(signal.SIGINT, _interrupted)
-    from shardmc.cli.app import app
-    from shardmc.cli.cache import keep_compiled_programs
+    from shardmc.cli.app import app, keep_compiled_programs
     from shardmc.errors import ShardmcError
     from shardmc.names import shown_text
 

@@ -13,9 +13,9 @@ from shardmc.combiners.moments import (
     in_varying_directions,
     inflation,
     invertible_covariances,
+    pool,
     symmetric,
 )
-from shardmc.combiners.pool import pool
 from shardmc.errors import OptionError, unknown
 from shardmc.types import Combined, Combiner, Located, ShardDraws
 

@@ -15,12 +15,12 @@ from shardmc.combiners.moments import (
     invertible_covariances,
     is_singular,
     listed,
+    pool,
     precisions,
     regularized,
     symmetric,
     transport,
 )
-from shardmc.combiners.pool import pool
 from shardmc.errors import OptionError, unknown
 from shardmc.types import Combined, Combiner, Located, ShardDraws
 

@@ -28,11 +28,10 @@ from shardmc.locate.terms import (
 )
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws
-from shardmc.pipeline.combining import Combine
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.fitting import open_rows
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
-from shardmc.pipeline.stages import ChoosePrecision, KeepRows, LocateShards, SampleShards
+from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, LocateShards, SampleShards
 from shardmc.posterior import Posterior, ShardTable, load
 from shardmc.sample import Auto, Sampler, ShardChains
 from shardmc.sample import sampler as named_sampler

@@ -18,13 +18,10 @@ from shardmc.errors import OptionError
 from shardmc.locate import KEEP, asked_precision, precision_of_rows
 from shardmc.model import Model, Recipe, validate
 from shardmc.model.fingerprint import fingerprint
-from shardmc.pipeline.checking import CheckDraws
-from shardmc.pipeline.combining import Combine
-from shardmc.pipeline.driver import Driver
-from shardmc.pipeline.folder import Folder
-from shardmc.pipeline.polishing import Polish
+from shardmc.pipeline.checking import CheckDraws, Polish
+from shardmc.pipeline.driver import Driver, Folder
 from shardmc.pipeline.stage import Job
-from shardmc.pipeline.stages import ChoosePrecision, KeepRows, Locate, LocateShards, SampleShards
+from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, LocateShards, SampleShards
 from shardmc.posterior import Plan, Posterior
 from shardmc.sample import Auto, Sampler
 from shardmc.sample import sampler as named_sampler

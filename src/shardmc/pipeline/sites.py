@@ -19,11 +19,10 @@ from shardmc.locate import asked_precision, locate, precision_of_rows
 from shardmc.locate.terms import Expansion, expand_likelihood, expand_prior
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws
-from shardmc.pipeline.combining import Combine
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.fitting import open_rows
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
-from shardmc.pipeline.stages import ChoosePrecision, SampleShards
+from shardmc.pipeline.stages import ChoosePrecision, Combine, SampleShards
 from shardmc.posterior import Plan, Posterior, load
 from shardmc.sample import Auto, Sampled, Sampler
 from shardmc.sample import sampler as named_sampler

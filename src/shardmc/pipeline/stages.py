@@ -1,4 +1,4 @@
-"""The stages from a partition to draws of every shard: precision, mode, kept rows, shards' modes, draws."""
+"""The stages from a partition to draws: precision, mode, kept rows, shards' modes, shards' draws, combined draws."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from shardmc.errors import ModelError
+from shardmc.errors import ModelError, SamplingError
 from shardmc.locate import (
     Choice,
     choose_precision,
@@ -16,10 +16,13 @@ from shardmc.locate import (
     influential_call,
     locate,
     locate_shards,
+    newton_steps,
 )
-from shardmc.pipeline.stage import Job, Log, Stage, State, known
-from shardmc.sample import sample, sample_call
-from shardmc.types import Frame, Located, Mode, ProgramCall
+from shardmc.model import Model
+from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
+from shardmc.sample import Sampled, sample, sample_call
+from shardmc.seeds import Purpose, generator
+from shardmc.types import Frame, Located, Mode, ProgramCall, ShardDraws
 
 
 @final
@@ -151,3 +154,56 @@ class SampleShards(Stage):
             yield sample_call(
                 job.model, state.shards, job.sampler, job.draws_per_shard, job.combiner.scaling, job.engine
             )
+
+
+@final
+class Combine(Stage):
+    """Combine the draws of all shards that have draws, on the scale that the combiner needs."""
+
+    name = "combine"
+
+    def run(self, job: Job, state: State, log: Log) -> State:
+        sampled, model, combiner = known(state.sampled), job.model, job.combiner
+        notes = [*state.notes, *_failures(sampled)]
+        draws, good = sampled.draws(state.blocks.shares), sampled.good
+        rng = generator(job.seed, Purpose.COMBINE)
+        if combiner.space == "unconstrained":
+            settled = combiner.settled(
+                draws, lambda start, steps: newton_steps(model, state.blocks, start, steps, job.engine)
+            )
+            combined = settled(draws, None if state.located is None else state.located.subset(good), rng)
+            theta, natural = combined.values, model.constrain_draws(combined.values)
+        else:
+            values = [model.natural_vector(v) for v in draws.values]
+            combined = combiner(ShardDraws.of(values, draws.shares, draws.scaling), None, rng)
+            theta, natural = _from_natural(model, combined.values)
+            outside = int(np.isnan(theta).any(axis=1).sum())
+            if outside:
+                notes.append(f"{outside} of {len(theta)} combined draws lie outside the parameters' support.")
+        shard = None if combined.shard is None else good[combined.shard]
+        found = PosteriorDraws(theta, natural, shard)
+        return state.after(self, combined=found, notes=(*notes, *combined.notes))
+
+
+def _failures(sampled: Sampled) -> list[str]:
+    """A note on the shards without draws, or an error if all shards are without draws."""
+    good, count = set(sampled.good), len(sampled.chains)
+    if not good:
+        raise SamplingError(f"No shard could be sampled; shard 0: {sampled.chains[0].failure}")
+    failed = [i for i in range(count) if i not in good]
+    if not failed:
+        return []
+    return [
+        f"{len(failed)} of {count} shards failed and are missing from the result "
+        f"(shard {failed[0]}: {sampled.chains[failed[0]].failure})"
+    ]
+
+
+def _from_natural(model: Model, values: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Draws (draw, size) on the natural scale as unconstrained draws, and by the parameters' names."""
+    natural, start = {}, 0
+    for name, parameter in model.parameters.items():
+        size = int(np.prod(parameter.shape))
+        natural[name] = values[:, start : start + size].reshape(-1, *parameter.shape)
+        start += size
+    return model.unconstrained_vector(values), natural

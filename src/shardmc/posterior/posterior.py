@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from shardmc.check.certification import Polished
 from shardmc.check.mixing import split_r_hat
 from shardmc.errors import RunError
 from shardmc.names import shown, shown_text
-from shardmc.posterior.plan import Plan, Regression
 from shardmc.posterior.prediction import predict_by
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
 from shardmc.types import Finding
@@ -27,6 +26,76 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FEWEST_DRAWS = 4  # of a chain, for R-hat
+
+
+class _Record:
+    """A dataclass of plain values that a file can hold."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values that are set."""
+        return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        """What `to_dict` wrote."""
+        names = {each.name for each in fields(cls)}  # type: ignore[arg-type]
+        return cls(**{name: value for name, value in stored.items() if name in names})
+
+
+@dataclass(frozen=True)
+class Plan(_Record):
+    """What a run computed. Fields that do not apply to a run are None.
+
+    Examples
+    --------
+    >>> plan = Plan(rows=1_000, shards=10, seed=0, combiner="Recenter()")
+    >>> plan.rows, Plan.from_dict(plan.to_dict()) == plan
+    (1000, True)
+    """
+
+    rows: int
+    shards: int
+    seed: int
+    combiner: str
+    draws: int | None = None
+    """Draws asked for."""
+    draws_per_shard: int | None = None
+    shuffle: bool | None = None
+    stratified: bool | None = None
+    weighted: bool | None = None
+    keep: float | None = None
+    """A row is kept in every shard if its leverage exceeds this times the largest share; None keeps none."""
+    kept_rows: int | None = None
+    sampler: str | None = None
+    scaling: str | None = None
+    """Which subposteriors were sampled: "rescaled" or "fractional"."""
+    polish: bool | None = None
+    precision: str | None = None
+    """In which precision it was computed: "single" or "double"."""
+    precision_reason: str | None = None
+    noise_log_density: float | None = None
+    """Noise of a shard's log density in single precision, where it was measured."""
+    noise_gradient: float | None = None
+    """The shift of the mode, in posterior sd, that rounding in single precision causes, where it was measured."""
+    content: str | None = None
+    """A fingerprint of what the other entries do not show: weights, strata, functions of the sampler."""
+    appended_rows: int | None = None
+    fitted_rows: int | None = None
+    """Rows of the last fit from scratch, for a posterior to which rows were appended."""
+
+
+@dataclass(frozen=True)
+class Regression(_Record):
+    """The formula of a posterior, and what is needed to predict from it."""
+
+    formula: str
+    family: str
+    priors: Mapping[str, str]
+    """Every coefficient's prior, defaults included."""
+    dropped_rows: int
+    """Rows left out because of missing values."""
+    design: Mapping[str, Any]
+    """How columns become predictors, as `shardmc.formulas.design.Design` writes and reads it."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +225,7 @@ class Posterior:
 
     def save(self, path: str | Path) -> Path:
         """Write the result to one netCDF file (or a Zarr folder, by the suffix `.zarr`)."""
-        from shardmc.store.tree import save_tree
+        from shardmc.store.files import save_tree
 
         save_tree(self.tree, path)
         return Path(path)
@@ -252,7 +321,7 @@ def load(path: str | Path) -> Posterior:
     >>> bool((load(path).draws["mu"] == posterior.draws["mu"]).all())
     True
     """
-    from shardmc.store.tree import load_tree
+    from shardmc.store.files import load_tree
 
     path = Path(path)
     if path.is_dir() and path.suffix != ".zarr":

@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.source import Blocks, Rows
-from shardmc.engine.order import in_order
 from shardmc.model import Model
 from shardmc.sample.independence import Independence
 from shardmc.sample.sampler import Sampler
 from shardmc.sample.walkers import HMC
 from shardmc.seeds import Purpose
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Engine, Frame, Located, ProgramCall, Scaling, ShardDraws
+from shardmc.types import Engine, Frame, Located, ProgramCall, Scaling, ShardDraws, in_order
 
 LOW_ACCEPTANCE = 0.3
 """Below this acceptance the independence sampler is no longer the cheapest."""

@@ -16,7 +16,7 @@ from shardmc.locate.terms import Expansion
 from shardmc.model import Model, Parameter
 from shardmc.names import shown
 from shardmc.sample import ShardChains
-from shardmc.store.tree import load_tree, save_tree
+from shardmc.store.files import load_tree, save_tree
 
 _ATTRIBUTE = "shardmc_site"
 _LAYOUT = 1

@@ -256,8 +256,8 @@ def _affine_l2(model, y, shards, keep) -> float:
             continue
         scale = (located.shard_curvatures[i, 0, 0] / located.mode.curvature[0, 0]) ** 0.5
         own = located.shard_modes[i, 0] + (grid - center) / scale
-        mixture += located.shares[i] / scale * beta_logit(own, 0.01 + s, 0.01 + f - s)
-    mixture /= located.shares[located.found].sum()
+        mixture += kept.shares[i] / scale * beta_logit(own, 0.01 + s, 0.01 + f - s)
+    mixture /= kept.shares[located.found].sum()
     step = grid[1] - grid[0]
     return float(((truth - mixture) ** 2).sum() / (truth**2).sum()) if step else float("nan")
 

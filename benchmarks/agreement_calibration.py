@@ -62,8 +62,8 @@ def checked(family: str, x: np.ndarray, y: np.ndarray) -> Agreement:
     modes, curvatures, decrements = newton(family, x, y, float(shards), all_rows[0][0])
     mode = Mode(all_rows[0][0], all_rows[1][0], float(all_rows[2][0]), 0.0)
     found = (decrements < 0.01) & (np.linalg.eigvalsh(curvatures)[:, 0] > 0)
-    located = Located(mode, np.full(shards, 1 / shards), modes, curvatures, decrements, found)
-    return agree(located, np.full(shards, rows), [f"x{k}" for k in range(dim)])
+    located = Located(mode, modes, curvatures, found)
+    return agree(located, np.full(shards, 1 / shards), np.full(shards, rows), [f"x{k}" for k in range(dim)])
 
 
 def simulated(family: str, shards: int, rows: int, dim: int, intercept: float, seed: int):

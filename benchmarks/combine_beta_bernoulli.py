@@ -57,12 +57,9 @@ def log_odds(a: np.ndarray, b: np.ndarray, num_draws: int, rng: np.random.Genera
 
 def located(a: np.ndarray, b: np.ndarray, total_a: float, total_b: float) -> Located:
     """Modes and curvatures on the scale of the log odds, where Beta(a, b) has those log(a / b) and a b / (a + b)."""
-    num_shards = len(a)
     mode = Mode(np.log([total_a / total_b]), np.array([[total_a * total_b / (total_a + total_b)]]), 0.0, 1.0)
     curvatures = (a * b / (a + b))[:, None, None]
-    shares = np.full(num_shards, 1 / num_shards)
-    found = np.ones(num_shards, bool)
-    return Located(mode, shares, np.log(a / b)[:, None], curvatures, np.zeros(num_shards), found)
+    return Located(mode, np.log(a / b)[:, None], curvatures, np.ones(len(a), bool))
 
 
 def natural(eta: np.ndarray) -> np.ndarray:

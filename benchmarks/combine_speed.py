@@ -31,9 +31,7 @@ def shards(num_shards: int, num_draws: int, dim: int, scaling) -> tuple[ShardDra
     draws = ShardDraws.of(values, scaling=scaling)
     curvatures = np.tile(np.eye(dim), (num_shards, 1, 1))
     mode = Mode(modes.mean(axis=0), np.eye(dim), 0.0, 1.0)
-    return draws, Located(
-        mode, draws.shares, modes, curvatures, np.zeros(num_shards), np.ones(num_shards, bool)
-    )
+    return draws, Located(mode, modes, curvatures, np.ones(num_shards, bool))
 
 
 def measure(name: str, num_shards: int, num_draws: int, dim: int) -> tuple[int, float, float, float]:

@@ -82,29 +82,19 @@ class Located:
     """The mode of all rows, and the modes and curvatures of the shards' rescaled subposteriors."""
 
     mode: Mode
-    shares: np.ndarray  # (shard,), sums to 1
     shard_modes: np.ndarray  # (shard, dim); rows of shards without a mode are NaN
     shard_curvatures: np.ndarray  # (shard, dim, dim), likewise
-    decrements: np.ndarray  # (shard,)
     found: np.ndarray  # (shard,) bool: converged to a mode with positive definite curvature
     passes: float = 0.0
     """How many passes over all rows the shards' modes took."""
 
     @property
     def num_shards(self) -> int:
-        return len(self.shares)
+        return len(self.shard_modes)
 
     def subset(self, shards: np.ndarray) -> Located:
-        """The same for some shards. Their shares are scaled to sum to 1."""
-        shares = self.shares[shards]
-        return Located(
-            self.mode,
-            shares / shares.sum(),
-            self.shard_modes[shards],
-            self.shard_curvatures[shards],
-            self.decrements[shards],
-            self.found[shards],
-        )
+        """The same for some shards."""
+        return Located(self.mode, self.shard_modes[shards], self.shard_curvatures[shards], self.found[shards])
 
 
 @dataclass(frozen=True)

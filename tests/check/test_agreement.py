@@ -4,23 +4,29 @@ import numpy as np
 import pytest
 from scipy import special
 
-from shardmc.check import Agreement, agree
+from shardmc.check import Agreement
+from shardmc.check import agree as agree_with_shares
 from shardmc.types import Located, Mode
 
 PRECISION = 0.01
 
 
-def located(modes, curvatures=None, curvature=None, found=None, shares=None) -> Located:
+def located(modes, curvatures=None, curvature=None, found=None) -> Located:
     count, dim = modes.shape
     curvature = np.eye(dim) if curvature is None else curvature
     return Located(
         Mode(np.zeros(dim), curvature, 0.0, 1.0),
-        np.full(count, 1 / count) if shares is None else shares,
         modes,
         np.tile(curvature, (count, 1, 1)) if curvatures is None else curvatures,
-        np.zeros(count),
         np.ones(count, dtype=bool) if found is None else found,
     )
+
+
+def agree(located: Located, sizes, names, shares=None, **options) -> Agreement:
+    """Agreement of shards with these shares, by default equal ones."""
+    count = located.num_shards
+    shares = np.full(count, 1 / count) if shares is None else shares
+    return agree_with_shares(located, shares, sizes, names, **options)
 
 
 def names(dim: int) -> list[str]:
@@ -57,10 +63,8 @@ def logistic_agreement(x, y) -> Agreement:
     whole, curvature = newton(x.reshape(1, -1, dim), y.reshape(1, -1), 1.0, np.zeros(dim))
     modes, curvatures = newton(x, y, float(shards), whole[0])
     mode = Mode(whole[0], curvature[0], 0.0, 1.0)
-    share, found = np.full(shards, 1 / shards), np.ones(shards, dtype=bool)
-    return agree(
-        Located(mode, share, modes, curvatures, np.zeros(shards), found), np.full(shards, rows), names(dim)
-    )
+    found = np.ones(shards, dtype=bool)
+    return agree(Located(mode, modes, curvatures, found), np.full(shards, rows), names(dim))
 
 
 def simulated(seed, shards=100, rows=150, dim=4, intercept=-1.0):
@@ -77,7 +81,7 @@ def test_q_is_its_formula():
     shares = np.array([0.1, 0.2, 0.3, 0.4])
     modes = rng.normal(size=(4, 3))
     curvatures = np.stack([s * root @ root.T for s in (0.5, 1.0, 1.5, 2.0)])
-    result = agree(located(modes, curvatures, root @ root.T, shares=shares), np.arange(4), names(3))
+    result = agree(located(modes, curvatures, root @ root.T), np.arange(4), names(3), shares)
     expected = [modes[i] @ curvatures[i] @ modes[i] / (1 / shares[i] - 1) for i in range(4)]
     assert np.allclose(result.q, expected)
     assert np.allclose(result.eigenvalues, [[s, s] for s in (0.5, 1.0, 1.5, 2.0)])

@@ -23,9 +23,7 @@ def shards(scaling: str) -> tuple[ShardDraws, Located]:
     draws = ShardDraws.of(values, rng.dirichlet(np.full(SHARDS, 20)), scaling)  # pyright: ignore
     curvatures = np.linalg.inv(np.swapaxes(roots, 1, 2) @ roots)
     mode = Mode(rng.normal(size=DIM), curvatures.mean(axis=0), 0.0, 1.0)
-    return draws, Located(
-        mode, draws.shares, draws.means, curvatures, np.zeros(SHARDS), np.ones(SHARDS, bool)
-    )
+    return draws, Located(mode, draws.means, curvatures, np.ones(SHARDS, bool))
 
 
 def transformed(draws: ShardDraws, located: Located, matrix: np.ndarray, shift: np.ndarray):
@@ -116,7 +114,6 @@ def reordered(draws: ShardDraws, located: Located, order: np.ndarray) -> tuple[S
     shuffled = ShardDraws(tuple(draws.values[i] for i in order), draws.shares[order], draws.scaling)
     return shuffled, replace(
         located,
-        shares=located.shares[order],
         shard_modes=located.shard_modes[order],
         shard_curvatures=located.shard_curvatures[order],
     )

@@ -28,7 +28,7 @@ def located(draws: ShardDraws) -> Located:
     curvatures = np.stack([np.eye(2) + np.outer(v, v) for v in rng.normal(size=(3, 2))])
     modes = draws.means + 0.1
     mode = Mode(np.array([1.0, -1.0]), curvatures.mean(axis=0), 0.0, 1.0)
-    return Located(mode, draws.shares, modes, curvatures, np.zeros(3), np.ones(3, bool))
+    return Located(mode, modes, curvatures, np.ones(3, bool))
 
 
 def by_shard(combined, shard: int) -> np.ndarray:

@@ -15,15 +15,12 @@ SHARDS, DRAWS, DIM = 10, 400, 2
 def good() -> Evidence:
     """Draws of a standard normal posterior, from shards that scatter as random ones do."""
     rng = np.random.default_rng(0)
-    shares = np.full(SHARDS, 1 / SHARDS)
     modes = rng.normal(size=(SHARDS, DIM)) * np.sqrt(SHARDS - 1)
     noise = rng.normal(size=(SHARDS, 1, DRAWS, DIM))
     located = Located(
         Mode(np.zeros(DIM), np.eye(DIM), 0.0, 1.0),
-        shares,
         modes,
         np.tile(np.eye(DIM), (SHARDS, 1, 1)),
-        np.zeros(SHARDS),
         np.ones(SHARDS, bool),
     )
     return Evidence(
@@ -31,6 +28,7 @@ def good() -> Evidence:
         chains=list(noise + modes[:, None, None]),
         acceptance=np.full(SHARDS, 0.8),
         divergences=np.zeros(SHARDS, int),
+        shares=np.full(SHARDS, 1 / SHARDS),
         sizes=np.full(SHARDS, 1_000),
         located=located,
         theta=noise.reshape(-1, DIM),

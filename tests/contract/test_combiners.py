@@ -32,7 +32,7 @@ def gaussian_shards(name: str, dim: int, lengths: list[int], shares=None) -> tup
     curvature = np.tensordot(draws.shares, curvatures, axes=1)
     mode = Mode(draws.shares @ modes, curvature, 0.0, 1.0)
     everywhere = np.ones(num_shards, bool)
-    return draws, Located(mode, draws.shares, modes, curvatures, np.zeros(num_shards), everywhere)
+    return draws, Located(mode, modes, curvatures, everywhere)
 
 
 def run(name: str, draws: ShardDraws, located: Located | None, seed: int = 0) -> Combined:

@@ -167,13 +167,13 @@ def gaussian_posterior(
         theta[:: len(theta) // lost] = np.nan
     located = Located(
         known,
-        np.full(shards, 1 / shards),
         center,
         np.tile(curvature, (shards, 1, 1)),
-        np.zeros(shards),
         np.ones(shards, bool),
     )
-    agreement = agree(located, np.full(shards, 1000), labels) if shards > 1 else None
+    agreement = (
+        agree(located, np.full(shards, 1 / shards), np.full(shards, 1000), labels) if shards > 1 else None
+    )
     noticed = [] if agreement is None else agreement.findings
     return Posterior(
         draws=_natural(theta, labels),

@@ -60,12 +60,9 @@ class Gaussian:
 
     @property
     def located(self) -> Located:
-        shares = np.full(self.num_shards, 1 / self.num_shards)
         mode = Mode(self.mean, self.precision, 0.0, 1.0)
         found = np.ones(self.num_shards, bool)
-        return Located(
-            mode, shares, self.shard_means, self.shard_precisions, np.zeros(self.num_shards), found
-        )
+        return Located(mode, self.shard_means, self.shard_precisions, found)
 
 
 def gaussian(dim: int, num_shards: int, spread: float = 0.5) -> Gaussian:

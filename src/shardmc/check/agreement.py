@@ -43,7 +43,12 @@ class Agreement:
 
 
 def agree(
-    located: Located, sizes: np.ndarray, names: Sequence[str], level: float = LEVEL, dispersion: float = 1.0
+    located: Located,
+    shares: np.ndarray,
+    sizes: np.ndarray,
+    names: Sequence[str],
+    level: float = LEVEL,
+    dispersion: float = 1.0,
 ) -> Agreement:
     r"""Compare every shard's mode and curvature with those of all rows.
 
@@ -60,6 +65,8 @@ def agree(
     ----------
     located
         Modes and curvatures of all rows and of the shards.
+    shares
+        The shards' shares of all rows, (shard,).
     sizes
         The number of rows of each shard, (shard,).
     names
@@ -75,17 +82,15 @@ def agree(
     >>> rng = np.random.default_rng(0)
     >>> modes = np.sqrt(99) * rng.normal(size=(100, 2))
     >>> modes[17] += [100, 0]
-    >>> located = Located(Mode(np.zeros(2), np.eye(2), 0.0, 1.0), np.full(100, 0.01), modes,
-    ...     np.tile(np.eye(2), (100, 1, 1)), np.zeros(100), np.ones(100, dtype=bool))
-    >>> agree(located, np.full(100, 5000), ["a", "b"]).outliers.tolist()
+    >>> mode, curvatures = Mode(np.zeros(2), np.eye(2), 0.0, 1.0), np.tile(np.eye(2), (100, 1, 1))
+    >>> located = Located(mode, modes, curvatures, np.ones(100, bool))
+    >>> agree(located, np.full(100, 0.01), np.full(100, 5000), ["a", "b"]).outliers.tolist()
     [17]
     """
     gaps = np.where(located.found[:, None], located.shard_modes - located.mode.theta, np.nan)
     curvatures = np.where(located.found[:, None, None], located.shard_curvatures, np.nan)
-    variance = 1 / located.shares - 1
-    variance = np.where(
-        variance > 1e-9, variance, np.inf
-    )  # a single shard holds all rows and agrees with them
+    variance = 1 / shares - 1
+    variance[variance <= 1e-9] = np.inf  # a single shard holds all rows and agrees with them
     sds = np.sqrt(np.diag(np.linalg.inv(located.mode.curvature)))
     q = np.einsum("ki,kij,kj->k", gaps, curvatures, gaps) / variance
     moves = gaps / (sds * np.sqrt(variance)[:, None])
@@ -240,5 +245,5 @@ class AgreementCheck(Check):
 
     def __call__(self, evidence: Evidence) -> Outcome:
         assert evidence.located is not None
-        found = agree(evidence.located, evidence.sizes, evidence.names)
+        found = agree(evidence.located, evidence.shares, evidence.sizes, evidence.names)
         return Outcome(found.findings, {"disagreement": found.q})

@@ -24,6 +24,7 @@ class Evidence:
     chains: Sequence[np.ndarray]  # one (chain, draw, dim) array per shard, before combining
     acceptance: np.ndarray  # (shard,)
     divergences: np.ndarray  # (shard,)
+    shares: np.ndarray  # (shard,), sums to 1
     sizes: np.ndarray  # (shard,) rows
     located: Located | None
     theta: np.ndarray  # (draw, dim) combined draws; NaN rows for draws outside the support

@@ -142,7 +142,7 @@ class Laplace(Combiner):
     >>> from shardmc.types import Mode
     >>> mode = Mode(np.zeros(1), np.array([[4.0]]), 0.0, 1.0)
     >>> nothing = np.full((1, 1, 1), np.nan)
-    >>> located = Located(mode, np.ones(1), nothing[0], nothing, np.ones(1), np.array([False]))
+    >>> located = Located(mode, nothing[0], nothing, np.array([False]))
     >>> shards = ShardDraws.of(np.zeros((1, 10_000, 1)))
     >>> round(float(Laplace()(shards, located, np.random.default_rng(0)).values.std()), 1)
     0.5

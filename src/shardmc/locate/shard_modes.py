@@ -170,4 +170,4 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
     modes = np.where(arrived[:, None], frame.to_theta(found.u), np.nan)
     curvatures = inverse.T @ found.curvatures @ inverse
     curvatures = np.where(arrived[:, None, None], (curvatures + curvatures.transpose(0, 2, 1)) / 2, np.nan)
-    return Located(mode, blocks.shares, modes, curvatures, found.decrements, definite, passes)
+    return Located(mode, modes, curvatures, definite, passes)

@@ -112,8 +112,7 @@ def located(y: np.ndarray, num_shards: int) -> Located:
     modes, curvatures = NormalInverseGamma.of(y, num_shards, "rescaled").modes()
     (mode,), (curvature,) = NormalInverseGamma.of(y, 1, "rescaled").modes()
     found = np.ones(num_shards, dtype=bool)
-    shares = np.full(num_shards, 1 / num_shards)
-    return Located(Mode(mode, curvature, 0.0, 0.0), shares, modes, curvatures, np.zeros(num_shards), found)
+    return Located(Mode(mode, curvature, 0.0, 0.0), modes, curvatures, found)
 
 
 def _log_variance(values: np.ndarray) -> np.ndarray:

@@ -195,10 +195,8 @@ class JoinEarlierDraws(Stage):
         blocks = AbsentBlocks(sizes, sizes)
         located = Located(
             new.mode,
-            blocks.shares,
             np.concatenate([mode.theta[None], new.shard_modes]),
             np.concatenate([mode.curvature[None], new.shard_curvatures]),
-            np.append(mode.decrement, new.decrements),
             np.append(True, new.found),
         )
         chains = (_old_chains(self.earlier, draws), *sampled.chains)

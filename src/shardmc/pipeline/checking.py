@@ -91,6 +91,7 @@ class CheckDraws(Stage):
             chains=[c.theta for c in chains],
             acceptance=np.array([c.acceptance for c in chains]),
             divergences=np.array([c.divergences for c in chains]),
+            shares=state.blocks.shares,
             sizes=np.asarray(state.blocks.sizes),
             located=state.located,
             theta=combined.theta,
@@ -117,7 +118,7 @@ def _shard_table(state: State, evidence: Evidence, outcomes: Iterable[Outcome]) 
         draws[shard, : len(values)] = values
     columns = {name: values for outcome in outcomes for name, values in outcome.per_shard.items()}
     return ShardTable(
-        share=state.blocks.shares,
+        share=evidence.shares,
         size=evidence.sizes,
         acceptance=evidence.acceptance,
         divergences=evidence.divergences,

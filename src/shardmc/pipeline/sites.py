@@ -207,7 +207,7 @@ def combine_sites(
             f"The model's parameters are {_listed(known_model.names)}, the sites' {_listed(read[0].names)}."
         )
     elsewhere = AbsentBlocks(np.array([site.rows for site in read]), np.array([site.share for site in read]))
-    located, notes = _located(read, elsewhere.shares)
+    located, notes = _located(read)
     job = Job(known_model, elsewhere, Local(), int(seed), chosen, Auto())
     state = State(
         elsewhere,
@@ -239,14 +239,7 @@ class LocateSite(Stage):
             mode, found = self.common, False
         if mode is None:
             return state
-        located = Located(
-            mode,
-            np.ones(1),
-            mode.theta[None],
-            mode.curvature[None],
-            np.array([mode.decrement]),
-            np.array([found]),
-        )
+        located = Located(mode, mode.theta[None], mode.curvature[None], np.array([found]))
         return state.after(self, passes=mode.passes, mode=mode, located=located)
 
 
@@ -332,7 +325,7 @@ def _mode_of(sites: Sequence[Site]) -> Mode:
     return Mode(theta, curvature, float(np.sqrt(gap @ curvature @ gap)) / 2, passes=0.0)
 
 
-def _located(sites: Sequence[Site], shares: np.ndarray) -> tuple[Located | None, tuple[str, ...]]:
+def _located(sites: Sequence[Site]) -> tuple[Located | None, tuple[str, ...]]:
     """The modes of the sites and of all rows, and notes for the user."""
     notes = ()
     if len({site.model for site in sites}) > 1:
@@ -359,10 +352,8 @@ def _located(sites: Sequence[Site], shares: np.ndarray) -> tuple[Located | None,
     nowhere = np.full(sites[0].dim, np.nan)
     return Located(
         mode,
-        shares,
         np.stack([nowhere if site.mode is None else site.mode for site in sites]),
         np.stack([np.diag(nowhere) if site.curvature is None else site.curvature for site in sites]),
-        np.zeros(len(sites)),
         np.array([site.mode is not None for site in sites]),
     ), notes
 

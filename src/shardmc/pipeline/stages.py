@@ -100,7 +100,6 @@ class LocateShards(Stage):
             "decrement": np.array(located.mode.decrement),
             "shard_modes": located.shard_modes,
             "shard_curvatures": located.shard_curvatures,
-            "shard_decrements": located.decrements,
             "found": located.found,
             "kept_positions": np.concatenate([*positions, np.empty(0, np.int64)]).astype(np.int64),
             "kept_counts": np.array([len(p) for p in positions], np.int64),
@@ -110,10 +109,8 @@ class LocateShards(Stage):
     def load(self, job: Job, state: State, arrays: Mapping[str, np.ndarray]) -> State:
         located = Located(
             Mode(arrays["mode"], arrays["curvature"], float(arrays["decrement"]), 0.0),
-            state.blocks.shares,
             arrays["shard_modes"],
             arrays["shard_curvatures"],
-            arrays["shard_decrements"],
             arrays["found"],
         )
         kept = np.split(arrays["kept_positions"], np.cumsum(arrays["kept_counts"])[:-1])

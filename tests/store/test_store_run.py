@@ -194,3 +194,27 @@ def test_control_characters_of_a_failure_stay_off_the_terminal(tmp_path, manifes
     with Run.open(tmp_path / "run", manifest) as run:
         run.write_failure(0, "bad\x1b[2Jnews\n")
     assert status(tmp_path / "run").failed == {0: "bad [2Jnews "}
+
+
+def test_a_run_that_failed_before_its_first_result_leaves_nothing_behind(tmp_path, manifest):
+    Run(tmp_path / "new" / "run").close()
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "empty").mkdir()
+    Run(tmp_path / "empty").close()
+    assert list((tmp_path / "empty").iterdir()) == []
+    with pytest.raises(ZeroDivisionError), Run.open(tmp_path / "run", manifest):
+        raise ZeroDivisionError
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_failed_later_is_kept(tmp_path, manifest, draws):
+    def fail() -> None:
+        with Run.open(tmp_path / "run", manifest) as run:
+            if not run.finished():
+                run.write(0, draws(0))
+            raise ZeroDivisionError
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert status(tmp_path / "run").done == (0,)

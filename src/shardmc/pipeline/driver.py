@@ -30,9 +30,9 @@ class Folder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._run is not None:
-            self._run.close()
+            self._run.close(failed=kind is not None)
 
     def expect(self, source: Source, plan: Mapping[str, Any]) -> None:
         """Refuse a folder that belongs to other rows or another plan, before a row is read."""

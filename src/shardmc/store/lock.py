@@ -114,12 +114,19 @@ class Lock:
             raise
         _held.add(self)
 
-    def release(self) -> None:
-        """Remove the note and release the lock."""
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds it; False in a forked child."""
+        return self._lock.is_locked
+
+    def release(self, *, remove: bool = False) -> None:
+        """Remove the note and release the lock; with `remove`, leave no file of the lock behind."""
         _held.discard(self)
-        if self._lock.is_locked:  # False in a forked child
-            with contextlib.suppress(OSError):
-                self._note.unlink()
+        if self.is_held:
+            # Files are removed while the lock is held: afterwards they may be another process's.
+            for path in (self._note, *([Path(self._lock.lock_file)] if remove else [])):
+                with contextlib.suppress(OSError):
+                    path.unlink()
             self._lock.release()
 
 

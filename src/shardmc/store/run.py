@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,13 +60,14 @@ class Run:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Lock the folder. Raises a RunError if it contains something else or is in use by another process.
 
-        Nothing is written until `begin` is called.
+        Nothing but the lock is written until `begin` is called.
         """
         self.folder = Path(path)
-        _prepare(self.folder)
+        self._made = _prepare(self.folder)
         self._lock: Lock | None = Lock(self.folder)
         self._manifest: Manifest | None = None
         self._done: set[int] = set()
+        self._empty = False  # whether this process began the run and has stored no result
         self.notes = []
         if self._lock.previous is not None:
             self.notes.append(
@@ -79,7 +81,7 @@ class Run:
         try:
             run.begin(manifest)
         except BaseException:
-            run.close()
+            run.close(failed=True)
             raise
         return run
 
@@ -107,6 +109,7 @@ class Run:
         stored = read_manifest(self.folder)
         self._manifest = stored or manifest
         if stored is None:
+            self._empty = True
             make_folder(shards_folder(self.folder))
             write_file(inside(self.folder, MANIFEST), manifest.to_json().encode())
         else:
@@ -172,17 +175,29 @@ class Run:
             raise RunError(f"{name!r} is a file of the run itself; use another name.")
         return inside(self.folder, name)
 
-    def close(self) -> None:
-        """Release the lock; the folder can no longer be written to."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+    def close(self, *, failed: bool = False) -> None:
+        """Release the lock; the folder can no longer be written to.
+
+        If no run began here, or a run began and failed before its first result, what was made here is removed: the
+        folder can be used for another run.
+        """
+        if self._lock is None:
+            return
+        if failed and self._empty and self._lock.is_held:
+            (self.folder / MANIFEST).unlink(missing_ok=True)
+        begun = (self.folder / MANIFEST).exists()
+        self._lock.release(remove=not begun)
+        self._lock = None
+        if not begun:
+            for folder in (self.folder / SHARDS, *self._made):
+                with contextlib.suppress(OSError):  # it is not there, or not empty
+                    folder.rmdir()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(failed=kind is not None)
 
     def _refuse(self, differences: list[str]) -> None:
         if differences:
@@ -218,6 +233,7 @@ class Run:
     def _write_record(self, path: Path, header: dict[str, object], arrays: Arrays) -> None:
         self._check_open()
         write_file(path, encode({"run": self.manifest.run, **header}, arrays))
+        self._empty = False
 
     def _set_aside(self, path: Path) -> None:
         # The file is kept, since it may be the only copy of another run's, and renamed, since it may be a folder.
@@ -241,10 +257,11 @@ class Run:
             raise RunError(f"Run folder {self.folder} is closed: open it again to write to it.")
 
 
-def _prepare(folder: Path) -> None:
-    """Create the folder, or check that it is empty or a run folder, before anything is written to it."""
+def _prepare(folder: Path) -> list[Path]:
+    """Create the folder, or check that it is empty or a run folder; the folders that were created, innermost first."""
     shards = folder / SHARDS
     try:
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         names = {entry.name for entry in folder.iterdir()}
         # A run that was stopped before it wrote its manifest leaves these.
@@ -257,6 +274,7 @@ def _prepare(folder: Path) -> None:
         raise RunError(
             f"{folder} is not a run folder: it contains files but no {MANIFEST}. Use a new or an empty folder."
         )
+    return made
 
 
 @dataclass(frozen=True)

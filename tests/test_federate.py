@@ -102,6 +102,7 @@ def test_files_are_what_sample_shard_returned(sites, files):
             site.names,
         )
         assert read.supports == site.supports
+        assert read.precision == site.precision == "single"
         np.testing.assert_array_equal(read.chains.theta, site.chains.theta)
         np.testing.assert_array_equal(read.mode, site.mode)
         np.testing.assert_array_equal(read.curvature, site.curvature)
@@ -109,6 +110,7 @@ def test_files_are_what_sample_shard_returned(sites, files):
 
 def test_the_order_of_the_files_does_not_matter(files):
     there = shardmc.combine_sites(files)
+    assert there.plan.precision == "single"
     back = shardmc.combine_sites(files[::-1])
     np.testing.assert_array_equal(there.theta, back.theta)
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from shardmc.data import as_source
+from shardmc.errors import RunError
+from shardmc.formulas.design import Design
 from shardmc.formulas.families import (
     FAMILIES,
     Bernoulli,
@@ -203,3 +205,9 @@ def test_a_family_that_is_not_shardmcs_own_makes_a_model():
     exact = -eta - rows["response"] * np.exp(-eta)
     np.testing.assert_allclose(model.log_likelihood(theta, rows), exact, rtol=1e-4, atol=1e-5)
     assert prepared.separating == ()
+    assert Design.from_dict(json.loads(json.dumps(prepared.design.to_dict()))).family == Exponential()
+
+
+def test_a_family_that_is_not_defined_where_it_is_loaded_is_named():
+    with pytest.raises(RunError, match="family 'weibull', which is not part of shardmc"):
+        family_from_dict({"name": "weibull"})

@@ -56,7 +56,8 @@ def sample_shard(
 
     The target is the prior times the likelihood of the site's rows to the power 1 / share, log pi + sum_j l_j / a_i:
     the site's rows count as much as all rows. The result, and the file, contain the draws, mode and curvature of that
-    density on the unconstrained scale, the share, the number of rows, and the parameters' names and supports.
+    density on the unconstrained scale, the share, the number of rows, the precision of the computation, and the
+    parameters' names and supports.
 
     Parameters
     ----------
@@ -124,6 +125,7 @@ def sample_shard(
         supports=plain_supports(bound),
         model=bound.fingerprint,
         chains=chains,
+        precision=known(state.precision).name,
         mode=None if mode is None else mode.theta,
         curvature=None if mode is None else mode.curvature,
         reference=reference,
@@ -218,7 +220,13 @@ def combine_sites(
     )
     driver = Driver()
     state = driver.run(job, (Combine(), CheckDraws()), state)
-    plan = Plan(rows=elsewhere.num_rows, shards=len(read), seed=int(seed), combiner=repr(chosen))
+    plan = Plan(
+        rows=elsewhere.num_rows,
+        shards=len(read),
+        seed=int(seed),
+        combiner=repr(chosen),
+        precision=", ".join(sorted({site.precision for site in read})),
+    )
     return driver.posterior(job, state, plan)
 
 

@@ -71,7 +71,7 @@ class Plan(_Record):
     """Which subposteriors were sampled: "rescaled" or "fractional"."""
     polish: bool | None = None
     precision: str | None = None
-    """In which precision it was computed: "single" or "double"."""
+    """In which precision it was computed: "single" or "double"; "double, single" if sites differ."""
     precision_reason: str | None = None
     noise_log_density: float | None = None
     """Noise of a shard's log density in single precision, where it was measured."""

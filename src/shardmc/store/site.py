@@ -20,7 +20,7 @@ from shardmc.store.files import load_tree, save_tree
 
 _ATTRIBUTE = "shardmc_site"
 _LAYOUT = 1
-_KEYS = {"layout", "shard", "share", "rows", "parameters", "model", "sampler"}
+_KEYS = {"layout", "shard", "share", "rows", "parameters", "model", "sampler", "precision"}
 
 Supports = Mapping[str, tuple[tuple[int, ...], Any]]
 """Parameter -> (shape, support), the support in plain words; None where it has no name."""
@@ -38,6 +38,7 @@ class Site:
     supports: Supports
     model: str  # fingerprint
     chains: ShardChains
+    precision: str  # "single" or "double"
     mode: np.ndarray | None  # (dim,) of the site's rescaled subposterior
     curvature: np.ndarray | None  # (dim, dim) minus the Hessian there
     reference: Expansion | None = None
@@ -71,6 +72,7 @@ class Site:
             "parameters": {name: [list(shape), support] for name, (shape, support) in self.supports.items()},
             "model": self.model,
             "sampler": self.chains.sampler,
+            "precision": self.precision,
             "names": list(self.names),
         }
         dataset = xr.Dataset(variables, coords={"coordinate": [shown(name) for name in self.names]})
@@ -155,6 +157,7 @@ def _site(record: dict[str, Any], data: xr.Dataset) -> Site:
         supports={name: (tuple(shape), support) for name, (shape, support) in record["parameters"].items()},
         model=str(record["model"]),
         chains=chains,
+        precision=str(record["precision"]),
         mode=arrays.get("mode"),
         curvature=arrays.get("curvature"),
         reference=reference,

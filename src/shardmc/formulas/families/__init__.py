@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Literal
 
-from shardmc.errors import OptionError, unknown
+from shardmc.errors import OptionError, RunError, unknown
 from shardmc.formulas.families.categorical import Bernoulli, Binomial, Ordinal
 from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
 from shardmc.formulas.families.numeric import Gamma, Gaussian, NegativeBinomial, Poisson, StudentT
@@ -83,8 +83,23 @@ def named_family(given: str | Family) -> Family:
 
 
 def family_from_dict(stored: Mapping[str, Any]) -> Family:
-    """The family that `Family.to_dict` wrote."""
-    return _make(_KINDS[stored["name"]], {key: value for key, value in stored.items() if key != "name"})
+    """The family that `Family.to_dict` wrote. A user's own family must be defined when it is read."""
+    options = dict(stored)
+    name = options.pop("name")
+    # The last definition counts: a notebook may define a family several times.
+    kinds = {getattr(kind, "name", ""): kind for kind in _subclasses(Family)} | _KINDS
+    if name not in kinds:
+        raise RunError(
+            f"The posterior was fitted with family {name!r}, which is not part of shardmc. Import the module that "
+            "defines it and try again."
+        )
+    return _make(kinds[name], options)
+
+
+def _subclasses(kind: type[Family]) -> Iterator[type[Family]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def _make(kind: type[Family], options: dict[str, Any]) -> Family:

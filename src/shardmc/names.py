@@ -14,7 +14,6 @@ _IN_TEXT = re.compile(f"(?![\t\n\r])[{_HIDDEN}]")
 _ESCAPED = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4})")
 
 _PERCENT = re.compile(r"%(?=[0-9A-Fa-f]{2})")
-_BYTES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _OUTER = re.compile(r"^[\s.]|\s$")
 _TAKEN = re.compile(r"(?:c(?=hain$)|d(?=raw$)|z(?=arr\.json$))")
 _DIMENSION = re.compile(r"_(?=dim_[0-9]+$)")
@@ -52,7 +51,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def stored(name: str) -> str:
-    """The name of a parameter as a variable in a file. `original` reverses it, except for very long names.
+    """The name of a parameter as a variable in a file. Different names stay different.
 
     A slash would be a path, control characters are not allowed, and "chain", "draw" and "x_dim_0" are names of
     dimensions. Such characters, or one character of such a name, become %XX as in a URL. A % that looks like that
@@ -74,19 +73,6 @@ def stored(name: str) -> str:
     # %7E appears nowhere else, so no other name becomes this one.
     start = kept.encode()[: _LONGEST // 2].decode(errors="ignore")
     return f"{start}%7E{hashlib.sha256(kept.encode()).hexdigest()[:32]}"
-
-
-def original(name: str) -> str:
-    """The name that `stored` made into this one, unless it was very long.
-
-    >>> [original(stored(name)) for name in ("a/b", "chain", "50%", "%2F", " x")]
-    ['a/b', 'chain', '50%', '%2F', ' x']
-    """
-    if name == _EMPTY:
-        return ""
-    return _BYTES.sub(
-        lambda found: bytes.fromhex(found[0].replace("%", "")).decode("utf-8", "surrogatepass"), name
-    )
 
 
 def _percent(found: re.Match[str]) -> str:

@@ -1,19 +1,16 @@
-"""The values that pass between the stages (modes, draws, findings), and the interfaces of combiners and engines."""
+"""The values that pass between the stages: frames, modes, draws, combinations, findings."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from shardmc.errors import OptionError
-
-T = TypeVar("T")
 
 Scaling = Literal["rescaled", "fractional"]
 """Which subposterior of a shard: its likelihood rescaled to all rows, or its share of the posterior."""
@@ -201,59 +198,3 @@ class Progress(Protocol):
     """Reports progress: `done` of `total` steps of a named stage are finished."""
 
     def __call__(self, stage: str, done: int, total: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class ProgramCall:
-    """The arguments of a call of `Engine.map`: which program, over which shards, with what."""
-
-    program: Callable[..., Any]
-    blocks: Any
-    per_shard: Any
-    shared: Any
-
-
-class Engine(ABC):
-    """Runs a program over shards and yields (shard, result) as they finish."""
-
-    @abstractmethod
-    def map(
-        self,
-        program: Callable[[Any, Any, Any, Any], T],
-        blocks: Any,
-        per_shard: Any,
-        shared: Any,
-        shards: Sequence[int] | None = None,
-        on_done: Callable[[int], None] | None = None,
-        on_failure: Callable[[int, str], None] | None = None,
-    ) -> Iterator[tuple[int, T]]:
-        """Yield (shard, program(rows, weights, per_shard[shard], shared)) for the shards named, or all.
-
-        If a shard cannot be computed, `on_failure` is called with the shard and the reason, and the other shards
-        continue. Without `on_failure` an error is raised.
-        """
-
-    def prepare(self, call: ProgramCall) -> Future[None] | None:
-        """Announces a call of `map` with arguments of these shapes, so that an engine can compile the program."""
-        return None
-
-
-def in_order(results: Iterable[tuple[int, T]], shards: Sequence[int]) -> Iterator[tuple[int, T]]:
-    """Yield (shard, result) in the order of `shards`. Results that come too early wait.
-
-    A sum of floating point numbers depends on the order of its terms, and a random walk on the last digit of a
-    sum: taken in this order, sums over shards are the same on every engine.
-
-    Examples
-    --------
-    >>> list(in_order([(2, "c"), (0, "a"), (1, "b")], [0, 1, 2]))
-    [(0, 'a'), (1, 'b'), (2, 'c')]
-    """
-    early: dict[int, T] = {}
-    waiting = iter(shards)
-    following = next(waiting, None)
-    for shard, result in results:
-        early[shard] = result
-        while following is not None and following in early:
-            yield following, early.pop(following)
-            following = next(waiting, None)

@@ -11,11 +11,10 @@ import pytest
 
 import shardmc
 from shardmc.data import Partition, as_source
-from shardmc.engine import Dask, Local
+from shardmc.engine import Dask, Engine, Local, ProgramCall
 from shardmc.engine.local import default_batch, run_batch
 from shardmc.errors import OptionError
 from shardmc.model.precision import double_precision
-from shardmc.types import Engine, ProgramCall
 
 SIZES = (5, 9, 7, 9, 4, 8, 6)
 

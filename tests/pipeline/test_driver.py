@@ -10,12 +10,12 @@ import shardmc
 from shardmc.data import as_source
 from shardmc.data.arrays import ArraySource
 from shardmc.data.table import TableSource
+from shardmc.engine import Engine
 from shardmc.engine.local import run_batch
 from shardmc.errors import RunError
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.stage import Job, Stage
 from shardmc.store.run import Run
-from shardmc.types import Engine
 
 ROWS = np.random.default_rng(0).normal(2.0, 1.0, 600).astype(np.float32)
 TABLE = {"x": ROWS, "y": (ROWS > 2).astype(np.float32)}

@@ -29,11 +29,6 @@ class ChainDiagnostics:
     r_hat: np.ndarray  # (shard, dim), likewise
     findings: list[Finding]
 
-    @property
-    def total_ess(self) -> np.ndarray:
-        """Effective size of the pooled draws, (dim,). Chains of different shards are independent."""
-        return np.nansum(self.ess, axis=0)
-
 
 def diagnose(
     chains: Sequence[np.ndarray], acceptance: np.ndarray, divergences: np.ndarray, names: Sequence[str]

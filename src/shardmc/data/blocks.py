@@ -36,10 +36,6 @@ class ArrayBlocks(Blocks):
     starts: np.ndarray  # (shard,) first row of each
     kept: Kept | None = None
 
-    @property
-    def num_kept(self) -> int:
-        return self.kept.count if self.kept else 0
-
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         for group, padded in groups_of(shards, size):
             yield group, make_batch(self, padded, self.rows, self.row_weights, self.starts[padded], self.kept)
@@ -99,10 +95,6 @@ class AbsentBlocks(Blocks):
     @cached_property
     def shares(self) -> np.ndarray:
         return self.parts / self.parts.sum()
-
-    @property
-    def num_kept(self) -> int:
-        return 0
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         raise OptionError("This needs the rows, but only the draws and modes of their shards are available.")
@@ -227,10 +219,6 @@ class StreamBlocks(Blocks):
     sizes: np.ndarray
     starts: np.ndarray  # (shard,) first row of each in the files
     kept: Kept | None = None
-
-    @property
-    def num_kept(self) -> int:
-        return self.kept.count if self.kept else 0
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         # The arrays have one length, as if all shards were the largest: one compiled program then serves every batch.

@@ -82,11 +82,12 @@ class Blocks(ABC):
     portable: bool = False
     """Whether a pickled copy reads the rows itself, so that no rows are sent to another process."""
     sizes: np.ndarray  # (shard,) own rows
+    kept: Kept | None = None
 
     @property
-    @abstractmethod
     def num_kept(self) -> int:
         """Rows that every shard has besides its own."""
+        return self.kept.count if self.kept else 0
 
     @property
     def num_shards(self) -> int:
@@ -181,7 +182,12 @@ def groups_of(shards: Sequence[int], size: int) -> Iterator[tuple[list[int], np.
     """
     for start in range(0, len(shards), size):
         group = [int(shard) for shard in shards[start : start + size]]
-        yield group, np.array(group + group[-1:] * (size - len(group)))
+        yield group, padded(group, size)
+
+
+def padded(shards: Sequence[int], size: int) -> np.ndarray:
+    """The shards, the last one repeated up to `size`."""
+    return np.array([*shards, *[shards[-1]] * (size - len(shards))])
 
 
 def make_batch(

@@ -15,14 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.source import Blocks
+from shardmc.data.source import Blocks, Rows, padded
+from shardmc.engine.engine import Engine, Program, T, Tree, by_shard
 from shardmc.engine.local import default_batch
 from shardmc.errors import DataError, ModelError, OptionError, SamplingError
 from shardmc.model.precision import Precision
-from shardmc.types import Engine
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+    from shardmc.engine.worker import SharedCall
 
 _MOST_IN_FLIGHT = 64
 _PAUSE = 0.1
@@ -72,14 +74,14 @@ class Dask(Engine):
 
     def map(
         self,
-        program: Callable[..., Any],
+        program: Program[T],
         blocks: Blocks,
-        per_shard: Any,
-        shared: Any,
+        per_shard: Tree,
+        shared: Tree,
         shards: Sequence[int] | None = None,
         on_done: Callable[[int], None] | None = None,
         on_failure: Callable[[int, str], None] | None = None,
-    ) -> Iterator[tuple[int, Any]]:
+    ) -> Iterator[tuple[int, T]]:
         wanted = range(blocks.num_shards) if shards is None else shards
         if not len(wanted):
             return
@@ -90,7 +92,7 @@ class Dask(Engine):
         local = jax.tree.map(np.asarray, per_shard)
 
         def submit(group: Sequence[int]) -> Future:
-            index = np.asarray([*group, *[group[-1]] * (size - len(group))])
+            index = padded(group, size)
             mine = jax.tree.map(lambda a: a[index], local)
             function, arguments = rows.task(group)
             # pure=False: Dask would hash the arguments otherwise, and equal calls do not occur.
@@ -111,10 +113,7 @@ class Dask(Engine):
                 for shard in group:
                     on_failure(shard, str(results.error) or type(results.error).__name__)
                 continue
-            for position, shard in enumerate(group):
-                yield shard, jax.tree.map(lambda a, p=position: a[p], results)
-                if on_done is not None:
-                    on_done(shard)
+            yield from by_shard(group, results, on_done)
 
     def _finished(
         self,
@@ -204,7 +203,7 @@ class Dask(Engine):
         kept = None if batch.kept_rows is None else jax.device_get((batch.kept_rows, batch.kept_weights))
         return _SentRows(blocks, size, _ForTasks(self.client, kept), self._sent[key], self._scatter)
 
-    def _scatter(self, rows: Any) -> Future:
+    def _scatter(self, rows: Tree) -> Future:
         able = list(self._workers()) if self.resources else None
         attempts = _ATTEMPTS
         while True:
@@ -283,7 +282,7 @@ class _SentRows:
     size: int
     kept: _ForTasks
     parts: dict[int, Future]  # by the number of the group
-    scatter: Callable[[Any], Future]
+    scatter: Callable[[Tree], Future]
 
     def task(self, group: Sequence[int]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         from shardmc.engine.worker import run_rows
@@ -292,7 +291,7 @@ class _SentRows:
         if number not in self.parts or self.parts[number].status == "cancelled":
             self.parts[number] = self.scatter(self._pack(number))
         _, batch = next(iter(self.blocks.batches(group, self.size)))
-        position = np.asarray([*group, *[group[-1]] * (self.size - len(group))]) - number * self.size
+        position = padded(group, self.size) - number * self.size
         header = replace(
             batch,
             rows=None,
@@ -307,7 +306,7 @@ class _SentRows:
         """Forget that this group's rows were sent."""
         self.parts.pop(group[0] // self.size, None)
 
-    def _pack(self, number: int) -> tuple[Any, Any]:
+    def _pack(self, number: int) -> tuple[Rows, Tree]:
         """Rows and weights of a group: a slice of `capacity` rows for each shard, and one more row."""
         shards = range(number * self.size, min((number + 1) * self.size, self.blocks.num_shards))
         _, batch = next(iter(self.blocks.batches(shards, self.size)))
@@ -347,14 +346,14 @@ def _grouped(shards: Sequence[int], size: int) -> list[list[int]]:
     return [list(group) for _, group in groupby(sorted(map(int, shards)), lambda shard: shard // size)]
 
 
-def _shared_call(program: Callable[..., Any], shared: Any) -> Any:
+def _shared_call(program: Program[Tree], shared: Tree) -> SharedCall:
     from shardmc.engine.worker import SharedCall
 
     return SharedCall(_pickled(program), jax.tree.map(_on_host, shared), Precision.here())
 
 
 @lru_cache(maxsize=64)
-def _pickled(program: Callable[..., Any]) -> bytes:
+def _pickled(program: Program[Tree]) -> bytes:
     """The same bytes for equal programs, so that a worker finds the program that it has already compiled."""
     import cloudpickle
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
@@ -16,19 +16,17 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.source import Batch, Blocks
+from shardmc.data.source import Batch, Blocks, padded
+from shardmc.engine.engine import Engine, Program, ProgramCall, T, Tree, by_shard
 from shardmc.errors import OptionError
 from shardmc.model.precision import Precision
-from shardmc.types import Engine, ProgramCall
 
 _MOST_ROWS = 1 << 22
 """The number of rows, in shards that run in parallel, that keep an accelerator busy."""
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def run_batch(
-    program: Callable[..., Any], width: int, batch: Batch, per_shard: Any, shared: Any, count: int
-) -> Any:
+def run_batch(program: Program[T], width: int, batch: Batch, per_shard: Tree, shared: Tree, count: int) -> T:
     """Run a program on every shard of a batch. Results are stacked along a first axis.
 
     Shards run one after another (or `width` at a time) in one compiled loop. The body of the loop does not depend on
@@ -37,18 +35,18 @@ def run_batch(
     nothing is computed, whatever the width.
     """
 
-    def evaluate(i: jax.Array) -> Any:
+    def evaluate(i: jax.Array) -> T:
         # Materialised rows use XLA's fused matrix kernels. A lazy slice would not.
         rows, weights = lax.optimization_barrier(batch.take(i))
         # By default an accelerator rounds the factors of a matrix product to ten bits.
         with jax.default_matmul_precision("highest"):
             return program(rows, weights, jax.tree.map(lambda a: a[i], per_shard), shared)
 
-    def one(i: jax.Array) -> Any:
+    def one(i: jax.Array) -> T:
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(evaluate, i))
         return lax.cond(i < count, evaluate, lambda _: empty, i)
 
-    def every() -> Any:
+    def every() -> T:
         shards = jnp.arange(batch.num_shards)
         return lax.map(one, shards) if width == 1 else lax.map(one, shards, batch_size=width)
 
@@ -90,32 +88,32 @@ class Local(Engine):
 
     def map(
         self,
-        program: Callable[..., Any],
+        program: Program[T],
         blocks: Blocks,
-        per_shard: Any,
-        shared: Any,
+        per_shard: Tree,
+        shared: Tree,
         shards: Sequence[int] | None = None,
         on_done: Callable[[int], None] | None = None,
         on_failure: Callable[[int, str], None] | None = None,
-    ) -> Iterator[tuple[int, Any]]:
+    ) -> Iterator[tuple[int, T]]:
         wanted = list(range(blocks.num_shards)) if shards is None else list(shards)
         workers, size, width = self._sizes(program, blocks)
         precision = Precision.here()  # a setting of this thread, which those of the pool do not have
 
-        def call(names: Sequence[int], batch: Batch) -> tuple[Sequence[int], Any]:
+        def call(names: Sequence[int], batch: Batch) -> tuple[Sequence[int], T]:
             with precision.applied():
                 mine = _of_batch(per_shard, names, batch)
                 return names, jax.device_get(run_batch(program, width, batch, mine, shared, len(names)))
 
         pool = ThreadPoolExecutor(workers, thread_name_prefix="shardmc")
-        pending: deque[Future[tuple[Sequence[int], Any]]] = deque()
+        pending: deque[Future[tuple[Sequence[int], T]]] = deque()
         try:
             for names, batch in blocks.batches(wanted, size):
                 pending.append(pool.submit(call, names, batch))
                 if len(pending) > workers:
-                    yield from _results(pending.popleft(), on_done)
+                    yield from by_shard(*pending.popleft().result(), on_done)
             while pending:
-                yield from _results(pending.popleft(), on_done)
+                yield from by_shard(*pending.popleft().result(), on_done)
         finally:
             # Do not wait, so that an interruption takes effect at once. Finished results have been yielded.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -135,7 +133,7 @@ class Local(Engine):
 
         return _compiler().submit(compile_it)
 
-    def _sizes(self, program: Callable[..., Any], blocks: Blocks) -> tuple[int, int, int]:
+    def _sizes(self, program: Program[Tree], blocks: Blocks) -> tuple[int, int, int]:
         """Workers, shards per call and shards in parallel.
 
         They are the same for every call of a program on these blocks, so that it is compiled for one size only.
@@ -146,9 +144,9 @@ class Local(Engine):
         return workers, size, min(self.width or default_width(program, blocks.capacity), size)
 
 
-def _of_batch(per_shard: Any, names: Sequence[int], batch: Batch) -> Any:
+def _of_batch(per_shard: Tree, names: Sequence[int], batch: Batch) -> Tree:
     """The entries of the shards of a batch, the last one repeated as in the batch."""
-    index = np.asarray([*names, *[names[-1]] * (batch.num_shards - len(names))])
+    index = padded(names, batch.num_shards)
     return jax.tree.map(lambda a: np.asarray(a)[index], per_shard)
 
 
@@ -156,16 +154,6 @@ def _of_batch(per_shard: Any, names: Sequence[int], batch: Batch) -> Any:
 def _compiler() -> ThreadPoolExecutor:
     """One thread: the calling one compiles as well, and what both need one of them waits for."""
     return ThreadPoolExecutor(1, thread_name_prefix="shardmc-compile")
-
-
-def _results(
-    future: Future[tuple[Sequence[int], Any]], on_done: Callable[[int], None] | None
-) -> Iterator[tuple[int, Any]]:
-    names, stacked = future.result()
-    for position, shard in enumerate(names):
-        yield shard, jax.tree.map(lambda a, p=position: a[p], stacked)
-        if on_done is not None:
-            on_done(shard)
 
 
 def is_accelerated() -> bool:
@@ -182,7 +170,7 @@ def default_batch(blocks: Blocks, devices: int, accelerated: bool) -> int:
     return max(1, min(most, blocks.num_shards // (4 * devices)))
 
 
-def default_width(program: Callable[..., Any], capacity: int) -> int:
+def default_width(program: Program[Tree], capacity: int) -> int:
     """Shards in parallel: one on a CPU; on an accelerator as many as the program has memory for."""
     if not is_accelerated():
         return 1

@@ -12,7 +12,8 @@ from typing import Any
 import jax
 from distributed import Worker, WorkerPlugin
 
-from shardmc.data.source import Batch, Blocks
+from shardmc.data.source import Batch, Blocks, Rows
+from shardmc.engine.engine import Program, Tree
 from shardmc.engine.local import default_width, is_accelerated, run_batch
 from shardmc.model.precision import Precision
 
@@ -40,10 +41,10 @@ class SharedCall:
     """The arguments that all tasks of one `map` share."""
 
     program: bytes  # pickled
-    shared: Any
+    shared: Tree
     precision: Precision
 
-    def run(self, make_batch: Callable[[], Batch], per_shard: Any, count: int) -> Any:
+    def run(self, make_batch: Callable[[], Batch], per_shard: Tree, count: int) -> Tree:
         """Results of the first `count` shards of a batch, stacked, in the memory of the host.
 
         The batch is made here: its arrays, too, have the caller's precision.
@@ -57,8 +58,13 @@ class SharedCall:
 
 
 def run_rows(
-    call: SharedCall, header: Batch, rows: tuple[Any, Any], kept: Any, per_shard: Any, count: int
-) -> Any:
+    call: SharedCall,
+    header: Batch,
+    rows: tuple[Rows, Tree],
+    kept: tuple[Rows, Tree] | None,
+    per_shard: Tree,
+    count: int,
+) -> Tree:
     """Run shards whose rows were sent: `header` is their batch without rows."""
     kept_rows, kept_weights = (None, None) if kept is None else kept
     batch = replace(header, rows=rows[0], row_weights=rows[1], kept_rows=kept_rows, kept_weights=kept_weights)
@@ -66,8 +72,8 @@ def run_rows(
 
 
 def run_files(
-    call: SharedCall, blocks: Blocks, shards: Sequence[int], size: int, per_shard: Any, count: int
-) -> Any:
+    call: SharedCall, blocks: Blocks, shards: Sequence[int], size: int, per_shard: Tree, count: int
+) -> Tree:
     """Run shards whose rows this worker reads itself."""
 
     def read() -> Batch:
@@ -88,6 +94,6 @@ def accelerated() -> bool:
 
 
 @lru_cache(maxsize=64)
-def unpickled(content: bytes) -> Callable[..., Any]:
+def unpickled(content: bytes) -> Program[Tree]:
     """The program with this pickle. It is the same object every time, so that it is compiled only once."""
     return pickle.loads(content)

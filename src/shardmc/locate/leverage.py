@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.source import Blocks, Rows
+from shardmc.engine import Engine, ProgramCall
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
-from shardmc.types import Engine, Frame, Mode, ProgramCall
+from shardmc.types import Frame, Mode
 
 KEEP = 0.2
 """A row is kept in every shard if its leverage exceeds this times the largest share."""

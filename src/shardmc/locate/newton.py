@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.source import Blocks
+from shardmc.engine import Engine
 from shardmc.errors import ModelError
 from shardmc.locate.ascent import DECREMENT, MAX_STEPS, Ascent, OnStep, Quadratic
 from shardmc.locate.improper import in_words
 from shardmc.locate.terms import Evaluator
 from shardmc.model import Density
 from shardmc.model.precision import double_precision
-from shardmc.types import Engine, Frame, Mode
+from shardmc.types import Frame, Mode
 
 _START_ROWS = 20_000
 _PART = 32

@@ -14,12 +14,13 @@ import numpy as np
 
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.source import Batch, Blocks, Rows
+from shardmc.engine import Engine
 from shardmc.errors import unknown
 from shardmc.locate.newton import Start, near_mode
 from shardmc.model import Model
 from shardmc.model.precision import Precision, double_precision
 from shardmc.target import DeviceFrame
-from shardmc.types import Engine, Frame
+from shardmc.types import Frame
 
 _NAMES = ("auto", "single", "double")
 

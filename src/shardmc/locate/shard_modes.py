@@ -13,11 +13,12 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.source import Blocks, Rows
+from shardmc.engine import Engine
 from shardmc.locate.ascent import DECREMENT, FAST, arrives, left_after
 from shardmc.locate.terms import SubposteriorTerms
 from shardmc.model import Model
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Engine, Located, Mode
+from shardmc.types import Located, Mode
 
 _ROUNDS = 4
 _LONGEST = 1.0

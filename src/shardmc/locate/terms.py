@@ -13,10 +13,11 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.source import Blocks, Rows
+from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Engine, Frame, Gradients, Mode, ProgramCall, in_order
+from shardmc.types import Frame, Gradients, Mode
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from shardmc.combiners import Recenter
 from shardmc.combiners.moments import symmetric, transport
 from shardmc.data import Blocks, Partition
 from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
-from shardmc.engine import Local
+from shardmc.engine import Engine, Local
 from shardmc.errors import DataError, ModelError, OptionError
 from shardmc.locate import DECREMENT, KEEP, asked_precision, gradients, locate, precision_of_rows
 from shardmc.locate.terms import (
@@ -36,7 +36,7 @@ from shardmc.posterior import Posterior, ShardTable, load
 from shardmc.sample import Auto, Sampler, ShardChains
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import Purpose, derived_seed
-from shardmc.types import Engine, Frame, Gradients, Located, Mode, Progress
+from shardmc.types import Frame, Gradients, Located, Mode, Progress
 
 _STEPS = 10
 _MUCH = 2.0

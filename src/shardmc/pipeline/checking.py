@@ -22,12 +22,13 @@ from shardmc.check import (
 )
 from shardmc.check.measured import FEWEST_GRADIENTS
 from shardmc.combiners.moments import pooled_count
+from shardmc.engine import ProgramCall
 from shardmc.locate import SampledGradients, gradients, gradients_call
 from shardmc.model import Model
 from shardmc.pipeline.stage import Checked, Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.posterior import ShardTable
 from shardmc.seeds import Purpose, generator
-from shardmc.types import Gradients, ProgramCall
+from shardmc.types import Gradients
 
 
 def score_of_blocks(job: Job, state: State) -> Score:

@@ -12,13 +12,14 @@ from typing import Any, ParamSpec, Self, TypeVar
 import numpy as np
 
 from shardmc.data import Source
+from shardmc.engine import Engine
 from shardmc.model import Model
 from shardmc.pipeline.stage import Job, Stage, State, known
 from shardmc.posterior import Plan, Posterior
 from shardmc.sample import ShardChains
 from shardmc.store.records import Manifest, package_versions
 from shardmc.store.run import Run
-from shardmc.types import Engine, Progress
+from shardmc.types import Progress
 
 
 class Folder:

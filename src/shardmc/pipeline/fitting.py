@@ -13,7 +13,7 @@ import numpy as np
 from shardmc.check import Certify, certify_options
 from shardmc.combiners import named_combiner
 from shardmc.data import Partition, Source, as_source
-from shardmc.engine import Local
+from shardmc.engine import Engine, Local
 from shardmc.errors import OptionError
 from shardmc.locate import KEEP, asked_precision, precision_of_rows
 from shardmc.model import Model, Recipe, validate
@@ -25,7 +25,7 @@ from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, 
 from shardmc.posterior import Plan, Posterior
 from shardmc.sample import Auto, Sampler
 from shardmc.sample import sampler as named_sampler
-from shardmc.types import Combiner, Engine, Progress
+from shardmc.types import Combiner, Progress
 
 _SAMPLE_ROWS = 64
 

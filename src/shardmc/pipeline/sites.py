@@ -13,7 +13,7 @@ import numpy as np
 from shardmc.combiners import Recenter, named_combiner
 from shardmc.data import Blocks, Partition
 from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
-from shardmc.engine import Local
+from shardmc.engine import Engine, Local
 from shardmc.errors import DataError, ModelError, OptionError, RunError, SamplingError
 from shardmc.locate import asked_precision, locate, precision_of_rows
 from shardmc.locate.terms import Expansion, expand_likelihood, expand_prior
@@ -28,7 +28,7 @@ from shardmc.sample import Auto, Sampled, Sampler
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import Purpose, derived_seed
 from shardmc.store.site import Site, model_of, plain_supports, read_site
-from shardmc.types import Combiner, Engine, Located, Mode
+from shardmc.types import Combiner, Located, Mode
 
 _SUM_OF_SHARES = 1e-6
 _UNSURE = 0.1

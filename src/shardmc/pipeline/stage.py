@@ -12,11 +12,12 @@ import numpy as np
 
 from shardmc.check import Certificate, Certify, Polished
 from shardmc.data import Blocks
+from shardmc.engine import Engine, ProgramCall
 from shardmc.locate import Choice
 from shardmc.model import Model
 from shardmc.posterior import ShardTable
 from shardmc.sample import Auto, Sampled, Sampler, ShardChains
-from shardmc.types import Combiner, Engine, Finding, Located, Mode, ProgramCall
+from shardmc.types import Combiner, Finding, Located, Mode
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from shardmc.engine import ProgramCall
 from shardmc.errors import ModelError, SamplingError
 from shardmc.locate import (
     Choice,
@@ -22,7 +23,7 @@ from shardmc.model import Model
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.sample import Sampled, sample, sample_call
 from shardmc.seeds import Purpose, generator
-from shardmc.types import Frame, Located, Mode, ProgramCall, ShardDraws
+from shardmc.types import Frame, Located, Mode, ShardDraws
 
 
 @final

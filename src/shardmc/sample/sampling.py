@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.source import Blocks, Rows
+from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Model
 from shardmc.sample.independence import Independence
 from shardmc.sample.sampler import Sampler
 from shardmc.sample.walkers import HMC
 from shardmc.seeds import Purpose
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Engine, Frame, Located, ProgramCall, Scaling, ShardDraws, in_order
+from shardmc.types import Frame, Located, Scaling, ShardDraws
 
 LOW_ACCEPTANCE = 0.3
 """Below this acceptance the independence sampler is no longer the cheapest."""

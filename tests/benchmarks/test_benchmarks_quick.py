@@ -11,7 +11,16 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK = {
     "kernels": [],
     "gpu": ["--no-nuts", "--shards", "10", "--draws", "500"],
-    "peers": ["--only", "synthetic-20000", "--methods", "shardmc, plain JAX", "NumPyro NUTS", "Laplace", "--seconds", "1"],
+    "peers": [
+        "--only",
+        "synthetic-20000",
+        "--methods",
+        "shardmc, plain JAX",
+        "NumPyro NUTS",
+        "Laplace",
+        "--seconds",
+        "1",
+    ],
     "scaling": [],
     "certificate_fits": ["--only", "Weibull regression"],
 }

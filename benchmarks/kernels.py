@@ -90,10 +90,10 @@ def fits(x: np.ndarray, y: np.ndarray, draws: int) -> dict[str, Callable[[], sha
     }
 
 
-def seconds_of_products(blocks: Blocks, num_points: int) -> float:
+def seconds_of_products(blocks: Blocks, num_points: int, repeats: int) -> float:
     points = jax.random.normal(jax.random.key(0), (num_points, DIM))
     engine, times = Local(), []
-    for _ in range(REPEATS + 1):
+    for _ in range(repeats + 1):
         start = time.perf_counter()
         for _ in engine.map(Products(), blocks, None, points):
             pass
@@ -101,12 +101,12 @@ def seconds_of_products(blocks: Blocks, num_points: int) -> float:
     return float(np.median(times[1:]))
 
 
-def measure(num_rows: int, draws: int) -> list[list[object]]:
+def measure(num_rows: int, draws: int, repeats: int) -> list[list[object]]:
     x, y = simulate(num_rows)
     runs = fits(x, y, draws)
     found: dict[str, list[float]] = {name: [] for name in runs}
     posterior = None
-    for repeat in range(REPEATS + 1):
+    for repeat in range(repeats + 1):
         for name, run in runs.items():  # in turn, so that a busy moment of the machine meets all of them
             posterior = run()
             if repeat:
@@ -114,7 +114,7 @@ def measure(num_rows: int, draws: int) -> list[list[object]]:
     assert posterior is not None
     evaluations = round(posterior.passes["sample"])
     blocks = as_source((x, y)).split(Partition(posterior.plan.shards), 0)
-    products = seconds_of_products(blocks, evaluations)
+    products = seconds_of_products(blocks, evaluations, repeats)
     medians = {name: float(np.median(times)) for name, times in found.items()}
     quickest = min(medians.values())
     each = 1e9 / (num_rows * evaluations)
@@ -132,8 +132,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rows; nothing is written")
     quick = parser.parse_args().quick
-    num_rows, wanted = (20_000, (1_000,)) if quick else (500_000, (10_000, 100_000))
-    rows = [row for draws in wanted for row in measure(num_rows, draws)]
+    num_rows, wanted, repeats = (5_000, (500,), 1) if quick else (500_000, (10_000, 100_000), REPEATS)
+    rows = [row for draws in wanted for row in measure(num_rows, draws, repeats)]
     columns = ("draws", "what", "seconds", "ns a row and point", "times the products", "times the quickest")
     text = "# Sampling beside its matrix products\n\n" + header("kernels.py")
     text += f"""

@@ -81,7 +81,7 @@ def exponent(x: list[float], y: list[float]) -> float:
 
 def over_rows(quick: bool) -> list[Point]:
     """N at fixed rows and draws per shard."""
-    counts = (100_000, 1_000_000) if quick else (100_000, 1_000_000, 10_000_000, 100_000_000)
+    counts = (20_000, 100_000) if quick else (100_000, 1_000_000, 10_000_000, 100_000_000)
     fitted = model(8)
     points = []
     for count in counts:
@@ -92,8 +92,8 @@ def over_rows(quick: bool) -> list[Point]:
 
 def over_shards(quick: bool) -> dict[int, tuple[list[Point], Point]]:
     """K at fixed N and draws, and the K that "auto" chooses."""
-    sizes = (100_000,) if quick else (100_000, 1_000_000)
-    counts = (10, 100) if quick else (10, 30, 100, 300, 1_000)
+    sizes = (20_000,) if quick else (100_000, 1_000_000)
+    counts = (10, 20) if quick else (10, 30, 100, 300, 1_000)
     fitted = model(10)
     found = {}
     for size in sizes:
@@ -105,8 +105,8 @@ def over_shards(quick: bool) -> dict[int, tuple[list[Point], Point]]:
 
 def over_parameters(quick: bool) -> list[Point]:
     """d at fixed N, K and draws."""
-    dims = (2, 20) if quick else (2, 5, 10, 20, 50, 100, 200)
-    size = 50_000 if quick else 200_000
+    dims = (2, 5) if quick else (2, 5, 10, 20, 50, 100, 200)
+    size = 20_000 if quick else 200_000
     return [measure(simulate(size, dim), model(dim), 20, 2_000) for dim in dims]
 
 

@@ -10,10 +10,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {
     "kernels": [],
-    "gpu": ["--no-nuts", "--shards", "20", "--draws", "1000"],
-    "peers": ["--only", "synthetic-20000", "--methods", "shardmc, plain JAX", "NumPyro NUTS", "Laplace"],
+    "gpu": ["--no-nuts", "--shards", "10", "--draws", "500"],
+    "peers": [
+        "--only",
+        "synthetic-20000",
+        "--methods",
+        "shardmc, plain JAX",
+        "NumPyro NUTS",
+        "Laplace",
+        "--seconds",
+        "1",
+    ],
     "scaling": [],
-    "certificate_fits": ["--only", "mixture of two normals"],
+    "certificate_fits": ["--only", "Weibull regression"],
 }
 
 

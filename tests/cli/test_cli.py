@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 import shardmc
-from shardmc.cli import main
 
 
 def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
@@ -71,28 +70,21 @@ def test_demo_writes_a_posterior_that_loads(tmp_path):
         (("reproduce", "table-9"), "table-"),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capfd, arguments, sentence):
-    """In this process, which has imported everything already; other tests see exit codes of real processes."""
+def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, command, arguments, sentence):
     rng = np.random.default_rng(0)
     pd.DataFrame({"x": rng.normal(size=200), "y": rng.normal(size=200)}).to_csv(
         tmp_path / "rows.csv", index=False
     )
     for shard in range(2):
         pd.DataFrame({"a": rng.normal(size=50)}).to_csv(tmp_path / f"shard-{shard}.csv", index=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(sys, "argv", ["shardmc", *arguments])
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    errors = capfd.readouterr().err
-    assert ended.value.code == 2, errors
-    assert sentence in errors
-    assert "Traceback" not in errors
-    assert len(errors.strip().splitlines()) == 1
+    done = command(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_combine_and_compare_read_csv_and_write_netcdf(tmp_path):
+def test_combine_and_compare_read_csv_and_write_netcdf(tmp_path, command):
     rng = np.random.default_rng(0)
     for shard in range(3):
         draws = pd.DataFrame(
@@ -101,44 +93,43 @@ def test_combine_and_compare_read_csv_and_write_netcdf(tmp_path):
         text = "# model = test\n" + draws.to_csv(index=False) + "# Elapsed\n"
         (tmp_path / f"shard-{shard}.csv").write_text(text)
     files = [f"shard-{k}.csv" for k in range(3)]
-    done = run("combine", *files, "--combiner", "algorithm-1", "--out", "posterior.nc", cwd=tmp_path)
+    done = command("combine", *files, "--combiner", "algorithm-1", "--out", "posterior.nc")
     assert done.returncode == 0, done.stderr
     assert "1,200 draws of beta" in done.stdout
     pd.DataFrame({"beta.1": rng.normal(1, 1, 500), "beta.2": rng.normal(size=500)}).to_csv(
         tmp_path / "all.csv", index=False
     )
-    done = run("compare", *files, "--reference", "all.csv", "--combiners", "recenter,swiss", cwd=tmp_path)
+    done = command("compare", *files, "--reference", "all.csv", "--combiners", "recenter,swiss")
     assert done.returncode == 0, done.stderr
     assert "noise floor" in done.stdout
 
 
 @pytest.mark.slow
-def test_fit_report_status_and_predict(tmp_path):
+def test_fit_report_status_and_predict(tmp_path, command):
     rng = np.random.default_rng(0)
     x = rng.normal(size=3_000)
     table = pd.DataFrame(
         {"x": x, "region": rng.choice(["a", "b"], 3_000), "y": rng.poisson(np.exp(0.3 + 0.4 * x))}
     )
     table.to_parquet(tmp_path / "rows.parquet")
-    done = run(
+    done = command(
         *("fit", "rows.parquet", "y ~ x + region", "--family", "poisson", "--shards", "4", "--draws", "800"),
         *("--out", "run", "--polish", "--keep", "0.1"),
-        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert "Priors: " in done.stdout
     assert shardmc.load(tmp_path / "run").plan.keep == 0.1
     assert shardmc.load(tmp_path / "run").polished.sentence[:20] in done.stdout
-    assert "4 of 4 shards are done" in run("status", "run", cwd=tmp_path).stdout
+    assert "4 of 4 shards are done" in command("status", "run").stdout
     assert (tmp_path / "run" / "report.html").exists()
-    assert run("report", "run", "--out", "page.html", cwd=tmp_path).returncode == 0
-    done = run("predict", "run", "rows.parquet", "--out", "predictions.parquet", cwd=tmp_path)
+    assert command("report", "run", "--out", "page.html").returncode == 0
+    done = command("predict", "run", "rows.parquet", "--out", "predictions.parquet")
     assert done.returncode == 0, done.stderr
     predicted = pd.read_parquet(tmp_path / "predictions.parquet")
     assert len(predicted) == 3_000
     assert abs(predicted["mean"].mean() / table["y"].mean() - 1) < 0.1
     for out in ("missing/predictions.parquet", "run"):
-        done = run("predict", "run", "rows.parquet", "--out", out, cwd=tmp_path)
+        done = command("predict", "run", "rows.parquet", "--out", out)
         assert done.returncode == 2
         assert len(done.stderr.strip().splitlines()) <= 2, done.stderr
         assert ("could not be written" in done.stderr) == (out != "run")

@@ -1,8 +1,5 @@
 """CSV on the command line: missing values are counted and refused, or dropped on request."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,13 +7,8 @@ import pytest
 import shardmc
 
 
-def run(*arguments, cwd):
-    command = [sys.executable, "-m", "shardmc", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
-
-
 @pytest.mark.slow
-def test_missing_values_of_a_csv_are_refused_or_dropped(tmp_path):
+def test_missing_values_of_a_csv_are_refused_or_dropped(tmp_path, command):
     rng = np.random.default_rng(0)
     x = rng.normal(size=1_000)
     table = pd.DataFrame({"x": x, "g": rng.choice(["a", "b"], 1_000), "y": x + rng.normal(size=1_000)})
@@ -24,11 +16,11 @@ def test_missing_values_of_a_csv_are_refused_or_dropped(tmp_path):
     table.loc[995:, "g"] = None
     table.to_csv(tmp_path / "rows.csv", index=False)
     fit = ("fit", "rows.csv", "y ~ x + g", "--draws", "200", "--shards", "1", "--out", "run", "--no-report")
-    done = run(*fit, cwd=tmp_path)
+    done = command(*fit)
     assert done.returncode == 2
     assert "Columns 'x' (7), 'g' (5) have missing values, 12 of 1000 rows in all." in done.stderr
     assert "--drop-missing" in done.stderr
-    done = run(*fit, "--drop-missing", cwd=tmp_path)
+    done = command(*fit, "--drop-missing")
     assert done.returncode == 0, done.stderr
     posterior = shardmc.load(tmp_path / "run")
     assert posterior.plan.rows == 988

@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardmc.data.source import Rows
 from shardmc.model import Density
-from shardmc.types import Frame
+from shardmc.types import Frame, Rows
 
 D = TypeVar("D", bound=Density)
 _POINTS = 256

@@ -6,11 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from shardmc.errors import OptionError
+
+Rows: TypeAlias = Any
+"""A pytree of arrays with a common first axis, one entry per row."""
+Data: TypeAlias = Any
+"""Rows as a user gives them: arrays, a table, or the path or URL of a file."""
 
 Scaling = Literal["rescaled", "fractional"]
 """Which subposterior of a shard: its likelihood rescaled to all rows, or its share of the posterior."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import narwhals as nw
 import narwhals.exceptions
 
 from shardmc.data.arrays import ArraySource
 from shardmc.data.files import SUFFIXES, CsvReader, ParquetReader
-from shardmc.data.source import Batch, Blocks, Partition, Rows, Source, Transform
+from shardmc.data.source import Batch, Blocks, Partition, Source, Transform
 from shardmc.data.table import MEMORY, FrameReader, Limits, TableSource
 from shardmc.errors import DataError
+from shardmc.types import Data, Rows
 
 __all__ = ["Batch", "Blocks", "Partition", "Rows", "Source", "Transform", "as_source"]
 
 
 def as_source(
-    data: Any,
+    data: Data,
     *,
     columns: Sequence[str] | None = None,
     memory: int | None = None,

@@ -26,9 +26,10 @@ from shardmc.data.columns import (
     refuse_repeated,
 )
 from shardmc.data.partition import MemorySink, Partitioner
-from shardmc.data.source import Blocks, Partition, Rows, Source, Transform, hash_arrays
+from shardmc.data.source import Blocks, Partition, Source, Transform, hash_arrays
 from shardmc.data.table import FrameReader, TableSource, spread_positions
 from shardmc.errors import DataError, OptionError, unknown
+from shardmc.types import Rows
 
 _ROW = InternalKey("row number")
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
@@ -21,8 +22,9 @@ import numpy as np
 
 from shardmc.data.columns import Column
 from shardmc.data.partition import Placement, Sink, aligned
-from shardmc.data.source import Batch, Blocks, Kept, Rows, groups_of, keep_rows, make_batch
+from shardmc.data.source import Batch, Blocks, Kept, groups_of, keep_rows, make_batch
 from shardmc.errors import DataError, OptionError
+from shardmc.types import Rows
 
 
 @final
@@ -259,13 +261,13 @@ class StreamBlocks(Blocks):
             arrays.append(array)
         return arrays
 
-    def _open(self, number: int) -> Any:
+    def _open(self, number: int) -> FileIO:
         try:
             return open(self.scratch.column_file(number), "rb", buffering=0)
         except OSError as error:
             raise self._lost(error.strerror or "unreadable") from error
 
-    def _fill(self, file: Any, offset: int, target: np.ndarray) -> None:
+    def _fill(self, file: FileIO, offset: int, target: np.ndarray) -> None:
         view = memoryview(target.reshape(-1).view(np.uint8).data)
         file.seek(offset)
         while len(view):

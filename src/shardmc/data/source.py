@@ -17,9 +17,7 @@ from jax import lax
 
 from shardmc.data.columns import float_type
 from shardmc.errors import OptionError
-
-Rows = Any
-"""A pytree of arrays with a common first axis, one entry per row."""
+from shardmc.types import Rows
 
 
 @jax.tree_util.register_dataclass

@@ -29,8 +29,9 @@ from shardmc.data.columns import (
     refuse_repeated,
 )
 from shardmc.data.partition import MemorySink, Partitioner
-from shardmc.data.source import Blocks, Partition, Rows, Source, Transform, hash_arrays
+from shardmc.data.source import Blocks, Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, unknown
+from shardmc.types import Rows
 
 
 class TableReader(ABC):
@@ -96,7 +97,7 @@ class FrameReader(TableReader):
         except (pa.ArrowException, TypeError, ValueError):
             return pa.binary()
 
-    def _arrow(self, names: Sequence[str], rows: Any) -> pa.Table:
+    def _arrow(self, names: Sequence[str], rows: slice | list[int]) -> pa.Table:
         part = self._frame.select(*names)[rows]
         try:
             return part.to_arrow()

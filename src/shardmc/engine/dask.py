@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.source import Blocks, Rows, padded
+from shardmc.data.source import Blocks, padded
 from shardmc.engine.engine import Engine, Program, T, Tree, by_shard
 from shardmc.engine.local import default_batch
 from shardmc.errors import DataError, ModelError, OptionError, SamplingError
 from shardmc.model.precision import Precision
+from shardmc.types import Rows
 
 if TYPE_CHECKING:
     from distributed import Client, Future

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import jax
 
-from shardmc.data.source import Blocks, Rows
+from shardmc.data.source import Blocks
+from shardmc.types import Rows
 
 T = TypeVar("T")
 

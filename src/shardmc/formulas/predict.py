@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
 from shardmc.seeds import Purpose, generator
 from shardmc.store.files import not_written
+from shardmc.types import Data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +90,7 @@ class Predictor:
         trials = self.design.roles.trial_values(chunk, count)
         return self.design.family.simulate(rng, self.linear(chunk, count), self.auxiliary, trials)
 
-    def chunks(self, rows: Any, at_once: int) -> Iterator[tuple[Chunk, int]]:
+    def chunks(self, rows: Data, at_once: int) -> Iterator[tuple[Chunk, int]]:
         """The rows of a table or file as formulas take them, and their number, `at_once` at a time."""
         source = as_source(rows)
         kinds = self.kinds
@@ -109,7 +110,7 @@ class Predictor:
 
 def predict(
     posterior: Posterior,
-    rows: Any,
+    rows: Data,
     kind: Kind = "interval",
     *,
     interval: float = 0.95,
@@ -163,7 +164,7 @@ def predict(
 
 def predict_file(
     posterior: Posterior,
-    rows: Any,
+    rows: Data,
     out: str | os.PathLike[str],
     kind: Kind = "interval",
     *,
@@ -220,7 +221,9 @@ def predict_file(
     return done
 
 
-def _tables(predictor: Predictor, rows: Any, kind: str, interval: float, seed: int) -> Iterator[pd.DataFrame]:
+def _tables(
+    predictor: Predictor, rows: Data, kind: str, interval: float, seed: int
+) -> Iterator[pd.DataFrame]:
     """Summaries of predictions, piece by piece."""
     import pandas as pd
 
@@ -264,7 +267,7 @@ def _level_summary(
 
 
 def posterior_predictive_check(
-    posterior: Posterior, rows: Any, *, sample: int = 5_000, draws: int = 500, seed: int = 0
+    posterior: Posterior, rows: Data, *, sample: int = 5_000, draws: int = 500, seed: int = 0
 ) -> pd.DataFrame:
     """Would the model produce data like these? Compare observed responses with simulated ones.
 
@@ -315,7 +318,7 @@ def posterior_predictive_check(
     return pd.DataFrame.from_dict(table, orient="index").rename_axis("statistic")
 
 
-def _sampled(predictor: Predictor, rows: Any, sample: int, seed: int) -> Chunk:
+def _sampled(predictor: Predictor, rows: Data, sample: int, seed: int) -> Chunk:
     """Random rows of a table, with the response."""
     source, columns = as_source(rows), predictor.design.columns
     refuse_unknown(columns, source)

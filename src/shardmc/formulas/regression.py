@@ -29,7 +29,7 @@ from shardmc.formulas.scan import (
 from shardmc.model import Model
 from shardmc.pipeline import fit, open_rows
 from shardmc.posterior import Posterior, Regression
-from shardmc.types import Finding
+from shardmc.types import Data, Finding
 
 _FAR = 10.0
 """A column is shifted if its mean is more than this many standard deviations from zero."""
@@ -154,7 +154,7 @@ def _refuse_repeated(design: Design) -> None:
 
 def glm(
     formula: str,
-    data: Any,
+    data: Data,
     family: str | Family = "gaussian",
     priors: Mapping[str, Any] | None = None,
     *,

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.source import Blocks, Rows
+from shardmc.data.source import Blocks
 from shardmc.engine import Engine, ProgramCall
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
-from shardmc.types import Frame, Mode
+from shardmc.types import Frame, Mode, Rows
 
 KEEP = 0.2
 """A row is kept in every shard if its leverage exceeds this times the largest share."""

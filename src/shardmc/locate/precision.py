@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.source import Batch, Blocks, Rows
+from shardmc.data.source import Batch, Blocks
 from shardmc.engine import Engine
 from shardmc.errors import unknown
 from shardmc.locate.newton import Start, near_mode
 from shardmc.model import Model
 from shardmc.model.precision import Precision, double_precision
 from shardmc.target import DeviceFrame
-from shardmc.types import Frame
+from shardmc.types import Frame, Rows
 
 _NAMES = ("auto", "single", "double")
 

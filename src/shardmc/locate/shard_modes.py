@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.data.source import Blocks, Rows
+from shardmc.data.source import Blocks
 from shardmc.engine import Engine
 from shardmc.locate.ascent import DECREMENT, FAST, arrives, left_after
 from shardmc.locate.terms import SubposteriorTerms
 from shardmc.model import Model
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Located, Mode
+from shardmc.types import Located, Mode, Rows
 
 _ROUNDS = 4
 _LONGEST = 1.0

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.data.source import Blocks, Rows
+from shardmc.data.source import Blocks
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Frame, Gradients, Mode
+from shardmc.types import Frame, Gradients, Mode, Rows
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Conditioned:
     def initial(self) -> np.ndarray:
         return self.earlier.center
 
-    def log_likelihood(self, theta: Any, rows: Any) -> jax.Array:
+    def log_likelihood(self, theta: Any, rows: Rows) -> jax.Array:
         return self.model.log_likelihood(theta, rows)
 
     def log_prior(self, theta: Any) -> jax.Array:

@@ -19,6 +19,7 @@ from shardmc.model.coordinates import Coordinates, Params, blockwise
 from shardmc.model.fingerprint import fingerprint
 from shardmc.model.precision import Rewritten
 from shardmc.model.user_functions import WatchedDict
+from shardmc.types import Rows
 
 
 class Density(Protocol):
@@ -39,7 +40,7 @@ class Density(Protocol):
         """Where to look for the mode first, (dim,)."""
         ...
 
-    def log_likelihood(self, theta: Any, rows: Any) -> jax.Array:
+    def log_likelihood(self, theta: Any, rows: Rows) -> jax.Array:
         """Log-likelihood of every row, (row,)."""
         ...
 
@@ -55,7 +56,7 @@ class Recipe(ABC):
     """What `fit` takes as a model: its parameters may be unknown until there are rows to look at."""
 
     @abstractmethod
-    def bind(self, rows: Any) -> Model:
+    def bind(self, rows: Rows) -> Model:
         """The model for rows of this structure (a small sample is enough): the same object for the same structure."""
 
     @abstractmethod
@@ -128,7 +129,7 @@ class Model(Coordinates, Recipe):
         self._token = uuid.uuid4().hex
         _models[self._token] = self
 
-    def bind(self, rows: Any) -> Model:
+    def bind(self, rows: Rows) -> Model:
         """The model for rows of this structure: itself. (A NumPyro model finds its parameters here.)"""
         del rows
         return self
@@ -149,7 +150,7 @@ class Model(Coordinates, Recipe):
 
     # The densities, traceable by JAX.
 
-    def log_likelihood(self, theta: jax.Array | np.ndarray, rows: Any) -> jax.Array:
+    def log_likelihood(self, theta: jax.Array | np.ndarray, rows: Rows) -> jax.Array:
         """Log-likelihood of each row, (n,), at theta (dim,)."""
         return self._log_likelihood(self.constrain(theta), rows)
 

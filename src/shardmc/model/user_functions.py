@@ -13,18 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import DataError, ModelError, ShardmcError
+from shardmc.types import Rows
 
 
 @dataclass(frozen=True)
 class TwoSamples:
     """Two samples that share rows: what a row contributes must not depend on the rows around it."""
 
-    first: Any
-    second: Any  # every second row of the first, in reverse order
+    first: Rows
+    second: Rows  # every second row of the first, in reverse order
     index: np.ndarray  # positions of the second sample's rows in the first
 
 
-def num_rows(rows: Any) -> int:
+def num_rows(rows: Rows) -> int:
     """Length of the common first axis.
 
     >>> num_rows({"x": np.zeros((4, 2)), "y": np.zeros(4)})
@@ -36,7 +37,7 @@ def num_rows(rows: Any) -> int:
     return lengths.pop()
 
 
-def take(rows: Any, index: np.ndarray) -> Any:
+def take(rows: Rows, index: np.ndarray) -> Rows:
     """The rows at these positions.
 
     >>> take((np.arange(3), np.arange(3) * 2), np.array([2, 0]))
@@ -45,7 +46,7 @@ def take(rows: Any, index: np.ndarray) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[index], rows)
 
 
-def two_samples(rows: Any) -> TwoSamples:
+def two_samples(rows: Rows) -> TwoSamples:
     """Two samples of different size. A table of fewer than four rows is repeated until it has four.
 
     >>> two_samples(np.arange(5)).second
@@ -57,7 +58,7 @@ def two_samples(rows: Any) -> TwoSamples:
     return TwoSamples(first, take(first, index), index)
 
 
-def structure_key(rows: Any) -> Hashable:
+def structure_key(rows: Rows) -> Hashable:
     """A key that is equal for rows that one model can serve: the tree, and each leaf's type and shape per row.
 
     >>> structure_key(np.zeros((3, 2))) == structure_key(np.ones((7, 2)))

@@ -14,12 +14,13 @@ from shardmc.errors import ModelError
 from shardmc.model.model import Model
 from shardmc.model.parameter import refuse_alike
 from shardmc.model.user_functions import MissingEntry, TwoSamples, WatchedDict, calling, num_rows, two_samples
+from shardmc.types import Rows
 
 STEPS = (0.0, 1e-3, 0.1)
 """Distances from the starting point at which rows are compared: data of any scale is finite at one of them."""
 
 
-def validate(model: Model, rows: Any) -> None:
+def validate(model: Model, rows: Rows) -> None:
     """Refuse a model that cannot be fitted, with a sentence that says why.
 
     The checks are, in this order: shapes (without compiling anything), values and gradient at the starting point,
@@ -74,11 +75,11 @@ def _check_shapes(model: Model, samples: TwoSamples) -> None:
 
 
 def _shape_of(
-    function: Callable[..., Any], on_read: Callable[[str], None], params: Any, *rows: Any
+    function: Callable[..., Any], on_read: Callable[[str], None], params: Any, *rows: Rows
 ) -> tuple[Any, bool]:
     """Shape of a function's result, and whether the parameters that it reads could be recorded."""
 
-    def watched(params: Any, *rows: Any) -> Any:
+    def watched(params: Any, *rows: Rows) -> Any:
         columns = [WatchedDict.of(r, "column", lambda _: None) if type(r) is dict else r for r in rows]
         return function(WatchedDict.of(params, "parameter", on_read), *columns)
 
@@ -139,7 +140,7 @@ def _check_derived(model: Model, result: Any) -> None:
 
 
 @partial(jax.jit, static_argnums=0)
-def _values(model: Model, thetas: jax.Array, first: Any, second: Any) -> tuple[jax.Array, ...]:
+def _values(model: Model, thetas: jax.Array, first: Rows, second: Rows) -> tuple[jax.Array, ...]:
     """Log prior and gradient at the first point, and the rows' log-likelihoods at all points for both samples."""
 
     def log_posterior(theta: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -16,7 +16,7 @@ from shardmc.locate import locate, locate_shards
 from shardmc.model import Model
 from shardmc.paper.result import Claim, Table, scientific
 from shardmc.sample import Auto, sample
-from shardmc.types import Combiner, Located, Scaling, ShardDraws
+from shardmc.types import Combiner, Data, Located, Scaling, ShardDraws
 
 PAPER_METHODS = ("CMC", "AR", "WS", "MP")
 """Consensus Monte Carlo, the paper's average of recentred subposteriors, Weierstrass sampler, M-posterior."""
@@ -62,7 +62,7 @@ class LocatedShards:
     located: Located
 
     @staticmethod
-    def of(model: Model, data: Any, num_shards: int, seed: int) -> LocatedShards:
+    def of(model: Model, data: Data, num_shards: int, seed: int) -> LocatedShards:
         blocks = as_source(data).split(Partition(num_shards), seed)
         mode = locate(model, blocks, Local())
         return LocatedShards(model, blocks, locate_shards(model, blocks, mode, Local()))

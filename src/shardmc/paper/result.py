@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardmc.store.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
+
+T = TypeVar("T")
 
 # The palette of Okabe and Ito.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
@@ -131,7 +133,7 @@ class Call:
     tell: Callable[[int, int], None] = lambda done, total: None
     """Called with the number of finished steps and their total."""
 
-    def choose(self, full: Any, quick: Any) -> Any:
+    def choose(self, full: T, quick: T) -> T:
         """The setting of the full version or of the quick one."""
         return quick if self.quick else full
 

@@ -36,7 +36,7 @@ from shardmc.posterior import Posterior, ShardTable, load
 from shardmc.sample import Auto, Sampler, ShardChains
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import Purpose, derived_seed
-from shardmc.types import Frame, Gradients, Located, Mode, Progress
+from shardmc.types import Data, Frame, Gradients, Located, Mode, Progress
 
 _STEPS = 10
 _MUCH = 2.0
@@ -46,9 +46,9 @@ _MUCH = 2.0
 def append(
     posterior: Posterior | str | os.PathLike[str],
     model: Recipe,
-    new_data: Any,
+    new_data: Data,
     *,
-    old_data: Any = None,
+    old_data: Data = None,
     weights: Any = None,
     old_weights: Any = None,
     shards: int | str = "auto",
@@ -291,7 +291,7 @@ def _number_of_shards(shards: int | str, num_rows: int, usual: float) -> int:
     return int(shards)
 
 
-def _old_blocks(data: Any, model: Model, weights: Any, earlier: Posterior, seed: int) -> Blocks | None:
+def _old_blocks(data: Data, model: Model, weights: Any, earlier: Posterior, seed: int) -> Blocks | None:
     """The old rows in any shards; only sums over all of them are needed."""
     if data is None:
         return None

@@ -25,7 +25,7 @@ from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, 
 from shardmc.posterior import Plan, Posterior
 from shardmc.sample import Auto, Sampler
 from shardmc.sample import sampler as named_sampler
-from shardmc.types import Combiner, Progress
+from shardmc.types import Combiner, Data, Progress
 
 _SAMPLE_ROWS = 64
 
@@ -57,7 +57,7 @@ class FrontEnd(Protocol):
 
 def fit(
     model: Recipe | FrontEnd,
-    data: Any,
+    data: Data,
     *,
     shards: int | str = "auto",
     draws: int = 10_000,
@@ -206,7 +206,7 @@ class _OneModel:
         return posterior
 
 
-def open_rows(model: Recipe, data: Any, seed: int) -> tuple[Source, Model]:
+def open_rows(model: Recipe, data: Data, seed: int) -> tuple[Source, Model]:
     """The rows that the model reads, and the model, checked on a few of them before anything is compiled."""
     source = as_source(data)
     if source.is_table:

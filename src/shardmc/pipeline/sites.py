@@ -28,7 +28,7 @@ from shardmc.sample import Auto, Sampled, Sampler
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import Purpose, derived_seed
 from shardmc.store.site import Site, model_of, plain_supports, read_site
-from shardmc.types import Combiner, Located, Mode
+from shardmc.types import Combiner, Data, Located, Mode
 
 _SUM_OF_SHARES = 1e-6
 _UNSURE = 0.1
@@ -39,7 +39,7 @@ Sites = Sequence[str | os.PathLike[str] | Site]
 
 def sample_shard(
     model: Recipe,
-    rows: Any,
+    rows: Data,
     *,
     share: float,
     located: Mode | Posterior | str | os.PathLike[str] | None = None,

@@ -18,7 +18,7 @@ from shardmc.errors import RunError
 from shardmc.names import shown, shown_text
 from shardmc.posterior.prediction import predict_by
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
-from shardmc.types import Finding
+from shardmc.types import Data, Finding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -236,7 +236,7 @@ class Posterior:
 
     def predict(
         self,
-        rows: Any,
+        rows: Data,
         kind: str = "interval",
         *,
         function: Callable[[Any, Any], Any] | None = None,
@@ -262,7 +262,7 @@ class Posterior:
             return provided("predict")(self, rows, kind, interval=interval, draws=draws, seed=seed)
         return predict_by(self, rows, function, kind, interval=interval, draws=draws)
 
-    def predictive_check(self, rows: Any, **options: Any) -> pd.DataFrame:
+    def predictive_check(self, rows: Data, **options: Any) -> pd.DataFrame:
         """Compare observed responses of a sample of rows with simulated ones, for a posterior of a formula."""
         return provided("posterior_predictive_check")(self, rows, **options)
 

@@ -14,6 +14,7 @@ from shardmc.data import as_source
 from shardmc.data.columns import as_numpy, is_number_type
 from shardmc.errors import ModelError, OptionError, unknown
 from shardmc.model.user_functions import calling, num_rows
+from shardmc.types import Data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +29,7 @@ MOST = 1 << 28
 
 def predict_by(
     posterior: Posterior,
-    rows: Any,
+    rows: Data,
     function: Callable[[Any, Any], Any],
     kind: str = "interval",
     *,
@@ -99,7 +100,7 @@ def refuse_too_many(needed: int) -> None:
         )
 
 
-def _pieces(rows: Any, count: int) -> Iterator[Any]:
+def _pieces(rows: Data, count: int) -> Iterator[Any]:
     """The rows, `count` at a time: arrays as they are, a table as a dict of its columns of numbers."""
     if isinstance(rows, np.ndarray | jax.Array | tuple | list | Mapping):
         for start in range(0, num_rows(rows), count):

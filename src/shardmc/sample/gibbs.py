@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.data.source import Rows
 from shardmc.errors import ModelError, OptionError
 from shardmc.model import Model
-from shardmc.sample.sampler import Chains, Sampler
+from shardmc.sample.sampler import Chains, Sampler, State, Tuning
 from shardmc.target import Target
+from shardmc.types import Rows
 
 _CHUNK = 100
 """Number of copies whose labels are drawn by one inversion: (1/2)^100 is still a normal float32."""
@@ -196,9 +196,9 @@ class Gibbs(Sampler):
     1
     """
 
-    step: Callable[..., Any]
-    init: Callable[[jax.Array, Rows, jax.Array], Any]
-    observe: Callable[[Any], Mapping[str, Any] | jax.Array]
+    step: Callable[..., State]
+    init: Callable[[jax.Array, Rows, jax.Array], State]
+    observe: Callable[[State], Mapping[str, Any] | jax.Array]
     warmup: int = 100
     thin: int = 1
     chains: int = 1
@@ -224,7 +224,7 @@ class Gibbs(Sampler):
             return False
         return True
 
-    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
+    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         key_whole, key_start, key_run = jax.random.split(key, 3)
         power = jnp.asarray(target.power, float)
         weights = target.weights * power
@@ -233,8 +233,8 @@ class Gibbs(Sampler):
         sweep = _Sweep(self, target.model, target.rows, weights, power)
         states = jax.vmap(sweep.start)(jax.random.split(key_start, self.chains))
 
-        def advance(states: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-            def one(count: int, states: Any) -> Any:
+        def advance(states: State, key: jax.Array) -> tuple[State, jax.Array]:
+            def one(count: int, states: State) -> State:
                 keys = jax.random.split(jax.random.fold_in(key, count), self.chains)
                 return jax.vmap(sweep.step)(keys, states)
 
@@ -264,16 +264,16 @@ class _Sweep:
     weights: jax.Array
     power: jax.Array
 
-    def start(self, key: jax.Array) -> Any:
+    def start(self, key: jax.Array) -> State:
         """The chain's first state, in the types that `step` returns (1 is an integer in Python)."""
         state = jax.tree.map(jnp.asarray, self.gibbs.init(key, self.rows, self.weights))
         after = jax.eval_shape(self._step, key, state)
         return jax.tree.map(lambda a, b: a.astype(b.dtype), state, after)
 
-    def step(self, key: jax.Array, state: Any) -> Any:
+    def step(self, key: jax.Array, state: State) -> State:
         return jax.tree.map(lambda a, b: a.astype(b.dtype), self._step(key, state), state)
 
-    def _step(self, key: jax.Array, state: Any) -> Any:
+    def _step(self, key: jax.Array, state: State) -> State:
         extra = (self.power,) if self.gibbs.takes_power else ()
         after = self.gibbs.step(key, state, self.rows, self.weights, *extra)
         if jax.tree.structure(after) != jax.tree.structure(state):
@@ -293,7 +293,7 @@ class _Sweep:
 
         return jax.tree_util.tree_map_with_path(alike, state, after)
 
-    def theta(self, state: Any) -> jax.Array:
+    def theta(self, state: State) -> jax.Array:
         observed = self.gibbs.observe(state)
         if not isinstance(observed, Mapping):
             observed = self._named(jnp.asarray(observed))

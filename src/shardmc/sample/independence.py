@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardmc.data.source import Rows
-from shardmc.sample.sampler import Chains, Sampler, student_t, student_t_log_density
+from shardmc.sample.sampler import Chains, Sampler, Tuning, student_t, student_t_log_density
 from shardmc.target import Target
+from shardmc.types import Rows
 
 _MULTIPLE = 32
 
@@ -43,7 +43,7 @@ class Independence(Sampler):
     df: int = 20
     warmup: int = 24
 
-    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
+    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         count = -(-(self.warmup + num_draws) // _MULTIPLE) * _MULTIPLE
         # All random numbers from one call: each further call takes time to compile.
         noise = jax.random.normal(key, (count, 2 + self.df + target.dim))
@@ -98,7 +98,7 @@ class Exact(Sampler):
     draw: Callable[[jax.Array, Rows, jax.Array, jax.Array], dict[str, jax.Array]]
     needs_mode = False
 
-    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
+    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         power = jnp.asarray(target.power)
 
         def one(key: jax.Array) -> jax.Array:

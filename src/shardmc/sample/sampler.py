@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from shardmc.target import Target
+
+State: TypeAlias = Any
+"""Where the chains of a shard are: a pytree of arrays."""
+Tuning: TypeAlias = Any
+"""What `tune` returns: a pytree of numbers."""
 
 
 @jax.tree_util.register_dataclass
@@ -36,7 +41,7 @@ class Sampler(ABC):
         """Whether it can raise the prior to a power, as fractional subposteriors need."""
         return True
 
-    def tune(self, target: Target, key: jax.Array) -> Any:
+    def tune(self, target: Target, key: jax.Array) -> Tuning:
         """Numbers that all shards share (a step size), from one pilot shard. They are averaged over pilots."""
         return ()
 
@@ -46,7 +51,7 @@ class Sampler(ABC):
         return False
 
     @abstractmethod
-    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
+    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         """At least `num_draws` draws after warm-up."""
 
 
@@ -94,11 +99,11 @@ class Walker(Sampler):
         return self.step_size is None
 
     @abstractmethod
-    def start(self, target: Target, u: jax.Array) -> Any:
+    def start(self, target: Target, u: jax.Array) -> State:
         """State of one chain at u."""
 
     @abstractmethod
-    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
+    def step(self, target: Target, key: jax.Array, states: State, step_size: Any) -> tuple[State, Moved]:
         """The next states of all chains, and statistics of the step."""
 
     def tune(self, target: Target, key: jax.Array) -> jax.Array:
@@ -108,7 +113,7 @@ class Walker(Sampler):
         init, update, final = dual_averaging()
         key_start, key_adapt = jax.random.split(key)
 
-        def advance(carry: tuple[Any, Any], key: jax.Array):
+        def advance(carry: tuple[State, Any], key: jax.Array):
             states, averaging = carry
             states, moved = self.step(target, key, states, jnp.exp(averaging.log_x))
             gap = self.target_acceptance - jnp.mean(jnp.nan_to_num(moved.acceptance))
@@ -118,11 +123,11 @@ class Walker(Sampler):
         (_, averaging), _ = lax.scan(advance, initial, jax.random.split(key_adapt, _PILOT_STEPS))
         return jnp.log(final(averaging))
 
-    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Any) -> Chains:
+    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         step_size = jnp.exp(tuning) if self.step_size is None else jnp.asarray(self.step_size, float)
         key_start, key_run = jax.random.split(key)
 
-        def advance(states: Any, key: jax.Array):
+        def advance(states: State, key: jax.Array):
             states, moved = self.step(target, key, states, step_size)
             return states, (states.position, moved)
 
@@ -138,7 +143,7 @@ class Walker(Sampler):
             self.chains * _START_CANDIDATES + jnp.sum(moved.evaluations),
         )
 
-    def _starts(self, target: Target, key: jax.Array) -> Any:
+    def _starts(self, target: Target, key: jax.Array) -> State:
         """One of a few Student t draws for each chain, chosen by importance weight."""
         key_candidates, key_choice = jax.random.split(key)
         shape = (self.chains, _START_CANDIDATES, _START_DF + target.dim)

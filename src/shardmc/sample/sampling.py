@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.source import Blocks, Rows
+from shardmc.data.source import Blocks
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Model
 from shardmc.sample.independence import Independence
-from shardmc.sample.sampler import Sampler
+from shardmc.sample.sampler import Chains, Sampler, Tuning
 from shardmc.sample.walkers import HMC
 from shardmc.seeds import Purpose
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Frame, Located, Scaling, ShardDraws
+from shardmc.types import Frame, Located, Rows, Scaling, ShardDraws
 
 LOW_ACCEPTANCE = 0.3
 """Below this acceptance the independence sampler is no longer the cheapest."""
@@ -91,6 +90,10 @@ class Auto:
     takes_power = True
 
 
+_Own = tuple[DeviceFrame, jax.Array, jax.Array]
+"""A shard's frame, the power of its likelihood and prior, and its number."""
+
+
 @dataclass(frozen=True)
 class _SampleShard:
     """Program: draws of one shard's target."""
@@ -99,7 +102,9 @@ class _SampleShard:
     sampler: Sampler
     num_draws: int
 
-    def __call__(self, rows: Rows, weights: jax.Array, shard: Any, shared: Any) -> Any:
+    def __call__(
+        self, rows: Rows, weights: jax.Array, shard: _Own, shared: tuple[jax.Array, Tuning]
+    ) -> Chains:
         frame, power, index = shard
         key, tuning = shared
         target = Target(self.model, rows, weights, frame, power)
@@ -113,7 +118,7 @@ class _TuneShard:
     model: Model
     sampler: Sampler
 
-    def __call__(self, rows: Rows, weights: jax.Array, shard: Any, key: jax.Array) -> Any:
+    def __call__(self, rows: Rows, weights: jax.Array, shard: _Own, key: jax.Array) -> Tuning:
         frame, power, index = shard
         target = Target(self.model, rows, weights, frame, power)
         return self.sampler.tune(target, jax.random.fold_in(key, index))
@@ -253,7 +258,7 @@ class _Job:
     def _key(self, purpose: Purpose) -> jax.Array:
         return jax.random.fold_in(self.key, purpose)
 
-    def _tune(self, sampler: Sampler) -> Any:
+    def _tune(self, sampler: Sampler) -> Tuning:
         """Average over a few pilot shards, always the same ones."""
         if not sampler.tunes:
             return ()
@@ -264,7 +269,7 @@ class _Job:
         found = [value for _, value in in_order(results, pilots)]
         return jax.tree.map(lambda *v: np.mean(v, axis=0), *found)
 
-    def _bring_home(self, shard: int, result: Any, name: str) -> ShardChains:
+    def _bring_home(self, shard: int, result: Chains, name: str) -> ShardChains:
         u = np.asarray(result.u, np.float64)
         theta = self.centers[shard] + u @ self.bases[shard].T
         acceptance = float(result.acceptance)

@@ -9,7 +9,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from shardmc.sample.sampler import Moved, Walker
+from shardmc.sample.sampler import Moved, State, Walker
 from shardmc.target import Target
 
 
@@ -44,19 +44,19 @@ class RandomWalk(Walker):
     target_acceptance: float = 0.25
     thin: int = 10
 
-    def start(self, target: Target, u: jax.Array) -> Any:
+    def start(self, target: Target, u: jax.Array) -> State:
         from blackjax.mcmc import random_walk
 
         return random_walk.init(u, target.log_density)
 
-    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
+    def step(self, target: Target, key: jax.Array, states: State, step_size: Any) -> tuple[State, Moved]:
         from blackjax.mcmc import random_walk
 
         kernel = random_walk.build_additive_step()
         metric_draw = random_walk.normal(step_size * jnp.ones(target.dim))
 
-        def one(key: jax.Array, state: Any):
-            def hop(state: Any, key: jax.Array):
+        def one(key: jax.Array, state: State):
+            def hop(state: State, key: jax.Array):
                 state, info = kernel(key, state, target.log_density, metric_draw)
                 return state, info.acceptance_rate
 
@@ -97,12 +97,12 @@ class HMC(Walker):
     target_acceptance: float = 0.85
     trajectory: float = math.pi / 2
 
-    def start(self, target: Target, u: jax.Array) -> Any:
+    def start(self, target: Target, u: jax.Array) -> State:
         from blackjax.mcmc import hmc
 
         return hmc.init(u, target.log_density)
 
-    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
+    def step(self, target: Target, key: jax.Array, states: State, step_size: Any) -> tuple[State, Moved]:
         from blackjax.mcmc import hmc
 
         kernel = hmc.build_kernel()
@@ -112,7 +112,7 @@ class HMC(Walker):
         num_steps: Any = jnp.clip(jnp.round(length / step_size), 1, 1000).astype(int)
         metric = jnp.ones(target.dim)
 
-        def one(key: jax.Array, state: Any):
+        def one(key: jax.Array, state: State):
             return kernel(key, state, target.log_density, step_size, metric, num_steps)
 
         states, info = jax.vmap(one)(jax.random.split(key_chains, self.chains), states)
@@ -149,18 +149,18 @@ class NUTS(Walker):
     warmup: int = 50
     max_doublings: int = 8
 
-    def start(self, target: Target, u: jax.Array) -> Any:
+    def start(self, target: Target, u: jax.Array) -> State:
         from blackjax.mcmc import nuts
 
         return nuts.init(u, target.log_density)
 
-    def step(self, target: Target, key: jax.Array, states: Any, step_size: Any) -> tuple[Any, Moved]:
+    def step(self, target: Target, key: jax.Array, states: State, step_size: Any) -> tuple[State, Moved]:
         from blackjax.mcmc import nuts
 
         kernel = nuts.build_kernel()
         metric = jnp.ones(target.dim)
 
-        def one(key: jax.Array, state: Any):
+        def one(key: jax.Array, state: State):
             return kernel(key, state, target.log_density, step_size, metric, self.max_doublings)
 
         states, info = jax.vmap(one)(jax.random.split(key, self.chains), states)

@@ -16,6 +16,7 @@ from shardmc.model.fingerprint import fingerprint
 from shardmc.model.model import Model, Recipe
 from shardmc.model.numpyro.sites import Sites, deterministic_values, discover, log_densities
 from shardmc.model.user_functions import missing, structure_key, sum_to_rows, take, two_samples
+from shardmc.types import Rows
 
 
 def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> NumPyroModel:
@@ -59,7 +60,7 @@ class NumPyroModel(Recipe):
         self._function = function
         self._bound: dict[Hashable, Model] = {}
 
-    def bind(self, rows: Any) -> Model:
+    def bind(self, rows: Rows) -> Model:
         """The model for rows of this structure. Running it on a sample of rows shows its parameters."""
         rows = self._function.select(rows)
         key = structure_key(rows)
@@ -71,7 +72,7 @@ class NumPyroModel(Recipe):
         """The columns that the function has arguments for."""
         return list(self._function.select(dict(rows)))
 
-    def _discover(self, rows: Any) -> Model:
+    def _discover(self, rows: Rows) -> Model:
         samples = two_samples(rows)
         sites = discover(self._function, samples, self._function.unfilled_hint(rows))
         few = take(samples.first, np.arange(2))
@@ -92,7 +93,7 @@ class _Function:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def __call__(self, rows: Any) -> Any:
+    def __call__(self, rows: Rows) -> Any:
         rows = jax.tree.map(jnp.asarray, self.select(rows))
         if isinstance(rows, dict):
             open_names = [name for name in self._positional() if name not in rows and name not in self.kwargs]
@@ -101,7 +102,7 @@ class _Function:
         positional = tuple(rows) if isinstance(rows, tuple | list) else (rows,)
         return self.function(*positional, *self.args, **self.kwargs)
 
-    def select(self, rows: Any) -> Any:
+    def select(self, rows: Rows) -> Any:
         """The columns of a dict that the function has an argument for; other rows unchanged."""
         if not isinstance(rows, Mapping):
             return rows
@@ -111,7 +112,7 @@ class _Function:
         self._refuse_missing(selected, list(rows))
         return selected
 
-    def unfilled_hint(self, rows: Any) -> str:
+    def unfilled_hint(self, rows: Rows) -> str:
         """The arguments that keep their default, such as y=None, for the error that this causes."""
         parameters = list(inspect.signature(self.function).parameters.values())
         if isinstance(rows, Mapping):
@@ -163,7 +164,7 @@ class _SiteFunctions:
     """Two rows. The prior does not depend on them, but the function needs some to run."""
     fingerprint: str
 
-    def log_likelihood(self, params: Mapping[str, Any], rows: Any) -> jax.Array:
+    def log_likelihood(self, params: Mapping[str, Any], rows: Rows) -> jax.Array:
         densities = log_densities(self.run, params, rows, self.sites.row_axes)
         per_row = [sum_to_rows(densities[name], axis) for name, axis in self.sites.row_axes.items()]
         return sum(per_row[1:], start=per_row[0])

@@ -14,6 +14,7 @@ import numpy as np
 from shardmc.errors import ModelError
 from shardmc.model.parameter import Parameter
 from shardmc.model.user_functions import TwoSamples, calling, num_rows, row_axis
+from shardmc.types import Rows
 
 Run = Callable[[Any], Any]
 """The model function, called on some rows."""
@@ -38,7 +39,7 @@ class Sites:
     derived: tuple[str, ...]
 
 
-def log_densities(run: Run, params: Mapping[str, Any], rows: Any, names: Any) -> dict[str, jax.Array]:
+def log_densities(run: Run, params: Mapping[str, Any], rows: Rows, names: Any) -> dict[str, jax.Array]:
     """Log density of the named sites at given values of the latent ones, scaled and masked as the model says.
 
     A row outside the support of its distribution has log density -inf. Latent values are always inside.
@@ -47,13 +48,13 @@ def log_densities(run: Run, params: Mapping[str, Any], rows: Any, names: Any) ->
     return {name: _log_density(trace[name]) for name in names}
 
 
-def deterministic_values(run: Run, params: Mapping[str, Any], rows: Any, names: Any) -> dict[str, jax.Array]:
+def deterministic_values(run: Run, params: Mapping[str, Any], rows: Rows, names: Any) -> dict[str, jax.Array]:
     """Values of the named deterministic sites at given values of the latent ones."""
     trace = _at(run, params, rows)
     return {name: jnp.asarray(trace[name]["value"]) for name in names}
 
 
-def _at(run: Run, params: Mapping[str, Any], rows: Any) -> dict[str, Any]:
+def _at(run: Run, params: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
     """Sites of the model with the latent ones at given natural values."""
     from numpyro import handlers
 
@@ -124,13 +125,13 @@ class _Structure:
     optimised: list[str] = field(default_factory=list)  # sites of numpyro.param
 
 
-def _structure(run: Run, rows: Any) -> _Structure:
+def _structure(run: Run, rows: Rows) -> _Structure:
     """Shapes and supports of all sites, without computing a number."""
     from shardmc.model.numpyro.adapter import is_factor
 
     structure = _Structure()
 
-    def record(rows: Any) -> None:
+    def record(rows: Rows) -> None:
         for name, site in _trace(run, rows).items():
             match site["type"]:
                 case "sample":
@@ -156,7 +157,7 @@ def _structure(run: Run, rows: Any) -> _Structure:
     return structure
 
 
-def _trace(run: Run, rows: Any, unconstrained: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _trace(run: Run, rows: Rows, unconstrained: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Sites of the model with the latent ones at given unconstrained values, or at 0."""
     from numpyro import handlers
     from numpyro.distributions import biject_to
@@ -250,14 +251,14 @@ def _values(run: Run, samples: TwoSamples, structure: _Structure, rowless: list[
         for _ in range(2)
     )
 
-    def one(unconstrained: Any, rows: Any) -> tuple[Any, Any, Any]:
+    def one(unconstrained: Any, rows: Rows) -> tuple[Any, Any, Any]:
         trace = _trace(run, rows, unconstrained)
         densities = {name: _log_density(trace[name]) for name in (*structure.latent, *rowless)}
         supports = {name: jax.tree.leaves(trace[name]["fn"].support) for name in structure.latent}
         return densities, supports, {name: trace[name]["value"] for name in structure.deterministic}
 
     @jax.jit
-    def program(here: Any, there: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
+    def program(here: Any, there: Any, first: Rows, second: Rows) -> tuple[Any, Any, Any]:
         return one(here, first), one(here, second), one(there, second)
 
     with calling("The NumPyro model"):
@@ -279,7 +280,7 @@ def _as_number(bound: Any) -> Any:
     return float(bound) if np.ndim(bound) == 0 else bound
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: Rows, second: Rows) -> bool:
     """Whether two runs gave the same numbers, up to the order of float32 sums."""
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return all(

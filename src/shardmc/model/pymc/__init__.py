@@ -23,6 +23,7 @@ from shardmc.model.user_functions import (
     sum_to_rows,
     two_samples,
 )
+from shardmc.types import Rows
 
 if TYPE_CHECKING:
     from shardmc.model.pymc.graph import Parts
@@ -81,7 +82,7 @@ class PyMCModel(Recipe):
         """The rows that the PyMC model holds itself."""
         return dict(self._parts.columns)
 
-    def bind(self, rows: Any) -> Model:
+    def bind(self, rows: Rows) -> Model:
         """The model for rows of this structure. A sample of rows shows what each row contributes."""
         chosen = self._columns.select(rows)
         key = jax.tree.structure(rows), structure_key(chosen)
@@ -139,7 +140,7 @@ class _Columns:
 
     kinds: dict[str, str]  # name -> kind of NumPy type in the model
 
-    def select(self, rows: Any) -> dict[str, Any]:
+    def select(self, rows: Rows) -> dict[str, Any]:
         names = list(self.kinds)
         if isinstance(rows, Mapping):
             for name in names:
@@ -153,7 +154,7 @@ class _Columns:
             )
         return dict(zip(names, columns, strict=True))
 
-    def arrays(self, rows: Any) -> list[jax.Array]:
+    def arrays(self, rows: Rows) -> list[jax.Array]:
         """Columns in the types of the model; an index of an array must be whole numbers."""
         types = {"f": jnp.result_type(float), "i": jnp.result_type(int), "u": jnp.result_type(int)}
         return [
@@ -174,7 +175,7 @@ class _Functions:
         parts = self.parts
         return fingerprint("pymc", *self.columns.kinds, parts.prior, parts.rows, parts.deterministics)
 
-    def log_likelihood(self, params: Mapping[str, Any], rows: Any) -> jax.Array:
+    def log_likelihood(self, params: Mapping[str, Any], rows: Rows) -> jax.Array:
         terms = self.parts.rows(*self._values(params), *self.columns.arrays(rows))
         per_row = [sum_to_rows(term, axis) for term, axis in zip(terms, self.row_axes, strict=True)]
         return sum(per_row[1:], start=per_row[0])

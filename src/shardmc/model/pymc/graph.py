@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -10,7 +10,14 @@ import numpy as np
 
 from shardmc.errors import DataError, ModelError, unknown
 from shardmc.model.parameter import Parameter
-from shardmc.model.pymc.translate import PyMCBijection, PyMCSupport, Translated, roots, similar_constraint
+from shardmc.model.pymc.translate import (
+    PyMCBijection,
+    PyMCSupport,
+    Translated,
+    Variable,
+    roots,
+    similar_constraint,
+)
 from shardmc.model.user_functions import calling
 
 MARGINALISE = "Marginalise it (labels of a mixture: pm.Mixture), or write a Gibbs sampler"
@@ -68,10 +75,10 @@ def take_apart(model: Any, names: Sequence[str]) -> Parts:
 class _Graphs:
     """The graphs of a model, as functions of its free variables on the natural scale and of its data."""
 
-    values: list[Any]
-    priors: dict[str, Any]
-    terms: dict[str, Any]  # observed variables and potentials, in words
-    derived: dict[str, Any]
+    values: list[Variable]
+    priors: dict[str, Variable]
+    terms: dict[str, Variable]  # observed variables and potentials, in words
+    derived: dict[str, Variable]
 
 
 def _graphs(model: Any) -> _Graphs:
@@ -134,7 +141,7 @@ def _refuse_variables(model: Any) -> None:
             )
         if np.dtype(rv.dtype).kind in "iub":
             raise ModelError(f"Variable {rv.name!r} is discrete. {MARGINALISE}.")
-    holders: dict[Any, str] = {}
+    holders: dict[Variable, str] = {}
     for rv in model.observed_RVs:
         other = holders.setdefault(model.rvs_to_values[rv], rv.name)
         if other != rv.name:
@@ -150,7 +157,7 @@ def _refuse_variables(model: Any) -> None:
 
 
 def _refuse_rows_in_prior(
-    graphs: _Graphs, start: dict[str, np.ndarray], data: Sequence[Any], columns: dict[str, np.ndarray]
+    graphs: _Graphs, start: dict[str, np.ndarray], data: Sequence[Variable], columns: dict[str, np.ndarray]
 ) -> None:
     """Refuse priors that change with the rows; to read only the number of columns is fine."""
     for name, density in graphs.priors.items():
@@ -179,7 +186,7 @@ def refuse_one_value_per_row(start: dict[str, np.ndarray], columns: dict[str, np
             )
 
 
-def _refuse_fixed_observations(model: Any, data: Sequence[Any]) -> None:
+def _refuse_fixed_observations(model: Any, data: Sequence[Variable]) -> None:
     """Refuse observed variables that depend on the rows while their observations are not rows."""
     for rv in model.observed_RVs:
         observed = model.rvs_to_values[rv]
@@ -191,7 +198,7 @@ def _refuse_fixed_observations(model: Any, data: Sequence[Any]) -> None:
             )
 
 
-def _parameters(model: Any, data: Sequence[Any]) -> tuple[dict[str, Parameter], dict[str, np.ndarray]]:
+def _parameters(model: Any, data: Sequence[Variable]) -> tuple[dict[str, Parameter], dict[str, np.ndarray]]:
     """The free variables with their supports (PyMC's transforms), and PyMC's starting point."""
     from pytensor.configdefaults import config
 
@@ -211,7 +218,7 @@ def _parameters(model: Any, data: Sequence[Any]) -> tuple[dict[str, Parameter], 
     return parameters, start
 
 
-def _bijection(model: Any, rv: Any, shape: tuple[int, ...], data: Sequence[Any]) -> PyMCBijection:
+def _bijection(model: Any, rv: Variable, shape: tuple[int, ...], data: Sequence[Variable]) -> PyMCBijection:
     """PyMC's transform of a free variable whose unconstrained values have that shape."""
     from pytensor.tensor.random.type import RandomType
 
@@ -229,9 +236,9 @@ def _bijection(model: Any, rv: Any, shape: tuple[int, ...], data: Sequence[Any])
     return PyMCBijection(Translated([unconstrained], back), Translated([natural], forth), shape)
 
 
-def _depends(graph: Any, data: Sequence[Any]) -> bool:
+def _depends(graph: Variable, data: Sequence[Variable]) -> bool:
     return any(variable in roots(graph) for variable in data)
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names) or "none"

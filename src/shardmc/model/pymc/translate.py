@@ -6,7 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,9 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import Transform
 
 from shardmc.errors import ModelError
+
+Variable: TypeAlias = Any
+"""A variable of a PyTensor graph. PyTensor is imported only when there is a PyMC model."""
 
 
 @final
@@ -25,7 +28,10 @@ class Translated:
     """
 
     def __init__(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], fixed: Mapping[Any, np.ndarray] | None = None
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        fixed: Mapping[Variable, np.ndarray] | None = None,
     ) -> None:
         self._graph = (list(inputs), _frozen(inputs, outputs, fixed or {}))
         self.fingerprint = _content(*self._graph)
@@ -48,7 +54,7 @@ class Translated:
         self._function = _as_jax(*self._graph)
 
 
-def roots(*graphs: Any) -> list[Any]:
+def roots(*graphs: Variable) -> list[Variable]:
     """The variables that graphs start from, each once: data, values of random variables, constants."""
     found, seen, waiting = [], set(), list(graphs)
     while waiting:
@@ -63,7 +69,9 @@ def roots(*graphs: Any) -> list[Any]:
     return found
 
 
-def _frozen(inputs: Sequence[Any], outputs: Sequence[Any], fixed: Mapping[Any, np.ndarray]) -> list[Any]:
+def _frozen(
+    inputs: Sequence[Variable], outputs: Sequence[Variable], fixed: Mapping[Variable, np.ndarray]
+) -> list[Variable]:
     """The graphs with all shared variables except the inputs replaced by constants."""
     from pytensor.compile.sharedvalue import SharedVariable
     from pytensor.graph.replace import clone_replace
@@ -72,11 +80,13 @@ def _frozen(inputs: Sequence[Any], outputs: Sequence[Any], fixed: Mapping[Any, n
     if not outputs:
         return []
     shared = [v for v in roots(*outputs) if isinstance(v, SharedVariable) and v not in inputs]
-    values: dict[Any, Any] = {v: constant(fixed[v] if v in fixed else v.get_value()) for v in shared}
+    values: dict[Variable, Variable] = {
+        v: constant(fixed[v] if v in fixed else v.get_value()) for v in shared
+    }
     return clone_replace(list(outputs), replace=values)
 
 
-def _as_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]:
+def _as_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[..., Any]:
     if not outputs:
         return lambda *arrays: ()
     with _precision_kept(), _quiet():
@@ -127,7 +137,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _content(inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
+def _content(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> str:
     """A hash of a graph's operations and constants, the same in every session."""
     from pytensor.graph.basic import Constant
     from pytensor.printing import debugprint

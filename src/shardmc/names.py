@@ -86,7 +86,7 @@ def _quote(text: str) -> str:
 def clash(
     shapes: Mapping[str, tuple[int, ...]], opaque: Mapping[str, int] | None = None
 ) -> tuple[str, str] | None:
-    """Two names of which one is the label of an entry of the other, such as `a[0]` and a vector `a`, or None.
+    """Two names, the second of them also the label of an entry of the first, such as a vector `a` and `a[0]`; or None.
 
     Labels of entries are "a[0]", "a[1,2]". Coordinates of a parameter whose entries are not free are "a~0". Only a
     scalar can have the name of an entry: every other label has one more bracket.

@@ -77,7 +77,7 @@ def diagnose(
 
 
 def _r_hat_limit(chains: int, draws: int, efficiency: np.ndarray, num_shards: int) -> np.ndarray:
-    """The R-hat that chains which mix exceed anywhere with probability 0.01, (dim,).
+    """A bound on R-hat, (dim,). If all chains mix, any of them exceeds it with probability 0.01.
 
     R-hat^2 = (n - 1) / n + B / W, where B is the variance of the means of the half chains of n draws, and n e B / W has
     an F distribution with e the typical efficiency over shards. The larger of two R-hats counts.

@@ -50,7 +50,7 @@ class Combination:
 def worst_combinations(
     sample: SteinSample, halves: np.ndarray, weights: np.ndarray, names: Sequence[str]
 ) -> tuple[Combination, Combination, Combination]:
-    """The combinations whose mean is most wrong, whose draws are most too wide, and most too narrow.
+    """The linear combinations with the largest error of the mean, and with the largest and smallest ratio of variances.
 
     The largest of many noisy numbers is biased upwards. So each half of the draws finds a direction v, the other half
     measures m^T v or v^T C v, which is unbiased for a v that it did not choose, and the two are averaged.

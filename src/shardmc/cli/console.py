@@ -68,7 +68,7 @@ def frame_table(
 
 
 def _format(sd: float) -> str:
-    """Of numbers that are known up to about `sd`.
+    """The format of numbers that are known up to about `sd`.
 
     >>> [_format(sd) for sd in (0.0635, 12.0, 1e-9)]
     ['.4f', '.1f', '.4g']
@@ -78,7 +78,7 @@ def _format(sd: float) -> str:
 
 
 def _heading(column: str) -> str:
-    """On two lines where it is longer than the numbers below."""
+    """A column's heading, on two lines if it is longer than the numbers below."""
     return column if len(column) < 7 else "\n".join(column.replace("_", " ").rsplit(" ", 1))
 
 

@@ -60,7 +60,7 @@ def compare(
     ----------
     draws
         Draws of the shards, in any form that `combine` takes; or a mapping {"rescaled": ..., "fractional":
-        ...} with both kinds of subposteriors, of which each method gets the one it combines.
+        ...} with both kinds of subposteriors; each method gets the kind that it combines.
     reference
         Draws of the full posterior, in any form that one shard may have; or exact distributions, one per
         coordinate (`shardmc.combiners.distance`).

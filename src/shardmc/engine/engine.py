@@ -69,8 +69,8 @@ def by_shard(
 def in_order(results: Iterable[tuple[int, T]], shards: Sequence[int]) -> Iterator[tuple[int, T]]:
     """Yield (shard, result) in the order of `shards`. Results that come too early wait.
 
-    A sum of floating point numbers depends on the order of its terms, and a random walk on the last digit of a
-    sum: taken in this order, sums over shards are the same on every engine.
+    A sum of floating point numbers depends on the order of its terms, and draws depend on its last digit. In this
+    order, sums over shards are the same on every engine.
 
     Examples
     --------

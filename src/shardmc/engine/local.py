@@ -98,7 +98,7 @@ class Local(Engine):
     ) -> Iterator[tuple[int, T]]:
         wanted = list(range(blocks.num_shards)) if shards is None else list(shards)
         workers, size, width = self._sizes(program, blocks)
-        precision = Precision.here()  # a setting of this thread, which those of the pool do not have
+        precision = Precision.here()  # a setting of this thread; the threads of the pool do not have it
 
         def call(names: Sequence[int], batch: Batch) -> tuple[Sequence[int], T]:
             with precision.applied():
@@ -152,7 +152,7 @@ def _of_batch(per_shard: Tree, names: Sequence[int], batch: Batch) -> Tree:
 
 @cache
 def _compiler() -> ThreadPoolExecutor:
-    """One thread: the calling one compiles as well, and what both need one of them waits for."""
+    """One thread. The calling thread compiles too; if both need the same program, one waits for the other."""
     return ThreadPoolExecutor(1, thread_name_prefix="shardmc-compile")
 
 

@@ -22,7 +22,7 @@ class Step:
     predicted: float
     """The gain of the quadratic."""
     bounded: bool
-    """Whether the radius kept it from the quadratic's maximum, or there is none."""
+    """Whether the radius ended it before the quadratic's maximum, or there is no maximum."""
 
     @property
     def length(self) -> float:

@@ -256,7 +256,7 @@ def locate_with_earlier(model: Model, earlier: Mode, old: Blocks | None, new: Bl
             return mode
     raise ModelError(
         f"The mode of old and new rows was not found in {_STEPS} steps: the new rows disagree with the old ones, or "
-        "old_data are not the rows that the posterior is of. Fit all rows from scratch."
+        "old_data are not the rows of that posterior. Fit all rows from scratch."
     )
 
 

@@ -1,4 +1,4 @@
-"""The stages that check the draws, and that correct them for the errors which the certificate measured."""
+"""The stages that check the draws, and correct them for the errors that the certificate measured."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Runs and results on disk: a file layer that knows nothing of models, sampling or JAX."""
+"""Runs, results and sites on disk: every file is complete or absent, and nothing is ever unpickled."""

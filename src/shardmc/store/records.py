@@ -299,7 +299,7 @@ def shard_path(folder: Path, shard: int) -> Path:
 
 
 def read_record(path: Path, identity: dict[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Header and arrays of a file whose header says that it is what `identity` says; or a DamagedError."""
+    """Header and arrays of a file; a DamagedError unless its header has the entries of `identity`."""
     try:
         header, arrays = decode(read_file(path))
     except OSError as error:

@@ -99,7 +99,7 @@ class Run:
             return
         differences = []
         if stored.data != data:
-            # Of the same data a run may take fewer rows, those without missing values.
+            # A run may use fewer rows of the same data: those without missing values.
             differences, plan = [OTHER_DATA], {**plan, "rows": rows}
         there = {key: stored.plan.get(key) for key in plan}
         self._refuse(differences + plan_differences(there, plan))

@@ -62,7 +62,7 @@ def is_factor(fn: Any) -> bool:
 
 
 def with_checks(fn: Any, *, enabled: bool) -> Distribution:
-    """The same distribution, which gives -inf outside its support if `enabled` and if the model does not forbid it.
+    """The same distribution. It gives -inf outside its support if `enabled`, unless the model forbids that.
 
     NumPyro's own default differs between versions.
     """

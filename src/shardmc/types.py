@@ -17,6 +17,20 @@ Rows: TypeAlias = Any
 Data: TypeAlias = Any
 """Rows as a user gives them: arrays, a table, or the path or URL of a file."""
 
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: arrays, tuples and mappings become lists and dicts, at any depth.
+
+    >>> plain({"a": np.arange(2), "b": (1, np.float64(0.5))})
+    {'a': [0, 1], 'b': [1, 0.5]}
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 Scaling = Literal["rescaled", "fractional"]
 """Which subposterior of a shard: its likelihood rescaled to all rows, or its share of the posterior."""
 

@@ -14,7 +14,7 @@ from shardmc.check.measured import Measured, measure
 from shardmc.check.stein import SteinTest
 from shardmc.check.verdict import Bounds, Remedy, Verdict, decide
 from shardmc.errors import OptionError
-from shardmc.types import Mode
+from shardmc.types import Mode, plain
 
 _ARRAYS = tuple(field.name for field in fields(Measured) if field.type == "np.ndarray")
 
@@ -47,7 +47,7 @@ class Certificate(Measured):
 
     def to_dict(self) -> dict[str, Any]:
         """Lists, numbers and strings, for JSON."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        return plain(asdict(self))
 
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Certificate:
@@ -208,15 +208,6 @@ def polish(values: np.ndarray, certificate: Certificate) -> np.ndarray:
     [1.0, 1.0]
     """
     return certificate.correction(values)
-
-
-def _plain(value: Any) -> Any:
-    """Arrays as lists, at any depth."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return list(value) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)

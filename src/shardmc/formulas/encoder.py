@@ -18,6 +18,7 @@ from shardmc.errors import DataError, ModelError
 from shardmc.formulas.chunk import Chunk, Kind, Level, refuse_level
 from shardmc.formulas.formula import Formula, is_intercept
 from shardmc.names import quoted_where_taken
+from shardmc.types import plain
 
 
 @final
@@ -101,7 +102,7 @@ class Encoder:
             "kinds": dict(self.kinds),
             "levels": {name: list(found) for name, found in self.levels.items()},
             "categories": {name: list(found) for name, found in self.categories.items()},
-            "states": {name: _plain(state) for name, state in self.states.items()},
+            "states": plain(self.states),
             "names": list(self.names),
         }
 
@@ -203,14 +204,6 @@ def _scaled(state: Mapping[str, Any], num_rows: int, sampled: int) -> dict[str, 
     if "norms2" in known:
         known["norms2"] = {k: v * num_rows / sampled for k, v in known["norms2"].items()}
     return known
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _restored(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,16 +17,15 @@ from shardmc.model import Model
 from shardmc.paper.beta import Beta, affine_density, shifted_density
 from shardmc.paper.comparison import (
     OURS,
+    PAPER_METHODS,
     TABLE_3,
-    THINNING,
     Comparison,
-    combined_draws,
+    default_draws,
     default_is_closest,
     distance_table,
     ranking_table,
     record,
-    rivals,
-    thinned,
+    rival_draws,
 )
 from shardmc.paper.result import (
     METHODS,
@@ -36,11 +35,11 @@ from shardmc.paper.result import (
     Result,
     Table,
     canvas,
+    few_ticks,
     legend_above,
     prose,
     scientific,
 )
-from shardmc.pipeline import fit
 from shardmc.types import ShardDraws
 
 if TYPE_CHECKING:
@@ -136,12 +135,8 @@ def method_draws(data: DataSet, count: int, seed: int) -> dict[str, np.ndarray]:
         ShardDraws.of(_beta_draws(data.rescaled, count, rng), scaling="rescaled"),
         ShardDraws.of(_beta_draws(data.fractional, count, rng), scaling="fractional"),
     )
-    found = {
-        name: combined_draws(method, rescaled, fractional, count, rng) for name, method in rivals().items()
-    }
-    draws = THINNING * count
-    posterior = fit(model(), data.rows, shards=data.num_shards, draws=draws, seed=seed, check=False)
-    return {**found, OURS: thinned(posterior.draws["p"][:, None], count)}
+    found = rival_draws(rescaled, fractional, count, rng)
+    return {**found, OURS: default_draws(model(), data.rows, data.num_shards, count, seed)}
 
 
 def _beta_draws(shards: Beta, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -157,7 +152,7 @@ def table_3(call: Call) -> Result:
         for num_shards in shards:
             call.tell(len(cells), total)
             found = _over_data_sets(p, num_shards, call)
-            distances = {name: np.array([f[name] for f in found]) for name in (*rivals(), OURS)}
+            distances = {name: np.array([f[name] for f in found]) for name in (*PAPER_METHODS, OURS)}
             floor = np.concatenate([f["floor"] for f in found])
             label = f"p = {p:g}, K = {num_shards}"
             reasons = _reasons(p)
@@ -318,14 +313,9 @@ def _draw(panels: list[_Panel]) -> Canvas:
         # A method with all its draws in one place would flatten the other curves.
         axis.set_ylim(0, 1.5 * panel.curves["posterior"].max())
         axis.set_xlim(panel.points[0], panel.points[-1])
-        _few_ticks(axis)
+        few_ticks(axis)
         axis.set_xlabel("$p$")
     for row in axes:
         row[0].set_ylabel("density")
     legend_above(figure, axes[0, 0])
     return figure
-
-
-def _few_ticks(axis: Any) -> None:
-    axis.locator_params(axis="x", nbins=4)
-    axis.locator_params(axis="y", nbins=4)

@@ -15,6 +15,7 @@ from shardmc.engine import Local
 from shardmc.locate import locate, locate_shards
 from shardmc.model import Model
 from shardmc.paper.result import Claim, Table, scientific
+from shardmc.pipeline import fit
 from shardmc.sample import Auto, sample
 from shardmc.types import Combiner, Data, Located, Scaling, ShardDraws
 
@@ -46,6 +47,21 @@ def combined_draws(
     """`count` combined draws (draw, dim), from the kind of subposteriors that the method needs."""
     draws = rescaled if method.scaling == "rescaled" else fractional
     return thinned(method(draws, located, rng).values, count)
+
+
+def rival_draws(
+    rescaled: ShardDraws, fractional: ShardDraws, count: int, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """`count` combined draws (draw, dim) of every method of the paper."""
+    return {
+        name: combined_draws(method, rescaled, fractional, count, rng) for name, method in rivals().items()
+    }
+
+
+def default_draws(model: Model, rows: Data, num_shards: int, count: int, seed: int) -> np.ndarray:
+    """`count` draws (draw, dim) of the default combination, on the natural scale."""
+    posterior = fit(model, rows, shards=num_shards, draws=THINNING * count, seed=seed, check=False)
+    return thinned(np.stack(list(posterior.flat().values()), axis=1), count)
 
 
 def thinned(values: np.ndarray, count: int) -> np.ndarray:

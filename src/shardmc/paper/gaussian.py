@@ -16,20 +16,18 @@ from shardmc.model import Model
 from shardmc.paper.comparison import (
     OURS,
     TABLE_1,
-    THINNING,
     Comparison,
     LocatedShards,
-    combined_draws,
+    default_draws,
     default_is_closest,
     distance_table,
     mapped,
     ranking_table,
     record,
-    rivals,
+    rival_draws,
     thinned,
 )
 from shardmc.paper.result import Call, Result, prose
-from shardmc.pipeline import fit
 from shardmc.types import Located, Mode, Scaling, ShardDraws
 
 SHARDS = (20, 50, 100)
@@ -131,9 +129,7 @@ def exact_methods(y: np.ndarray, num_shards: int, count: int, seed: int) -> dict
         ShardDraws.of(NormalInverseGamma.of(y, num_shards, kind).draws(count, rng), scaling=kind)
         for kind in kinds
     )
-    found = {
-        name: combined_draws(method, rescaled, fractional, count, rng) for name, method in rivals().items()
-    }
+    found = rival_draws(rescaled, fractional, count, rng)
     moved = Recenter()(mapped(rescaled, _log_variance), located(y, num_shards), rng)
     return {**found, OURS: _variance(thinned(moved.values, count))}
 
@@ -146,12 +142,8 @@ def sampled_methods(y: np.ndarray, num_shards: int, count: int, seed: int) -> di
     rescaled, fractional = (
         mapped(shards.draws(kind, count, seed), _variance) for kind in ("rescaled", "fractional")
     )
-    found = {
-        name: combined_draws(method, rescaled, fractional, count, rng) for name, method in rivals().items()
-    }
-    posterior = fit(model(), rows, shards=num_shards, draws=THINNING * count, seed=seed, check=False)
-    ours = np.stack([posterior.draws["mu"], posterior.draws["variance"]], axis=1)
-    return {**found, OURS: thinned(ours, count)}
+    found = rival_draws(rescaled, fractional, count, rng)
+    return {**found, OURS: default_draws(model(), rows, num_shards, count, seed)}
 
 
 def table_1(call: Call) -> Result:

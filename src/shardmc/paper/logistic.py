@@ -18,19 +18,17 @@ from shardmc.model import Model
 from shardmc.paper.comparison import (
     OURS,
     TABLE_2,
-    THINNING,
     Comparison,
     LocatedShards,
     combined_draws,
+    default_draws,
     default_is_closest,
     distance_table,
     ranking_table,
     record,
     rivals,
-    thinned,
 )
 from shardmc.paper.result import Call, Claim, Result, Table, prose, scientific
-from shardmc.pipeline import fit
 from shardmc.types import Mode
 
 _ATTRIBUTES = 3
@@ -340,8 +338,6 @@ def _methods(
         name: combined_draws(method, rescaled, fractional, job.output, rng)
         for name, method in methods.items()
     }
-    count = THINNING * job.output
-    posterior = fit(shards.model, rows, shards=num_shards, draws=count, seed=seed, check=False)
-    draws[OURS] = thinned(posterior.draws["theta"], job.output)
+    draws[OURS] = default_draws(shards.model, rows, num_shards, job.output, seed)
     whitened = (path - mode.theta) @ np.linalg.cholesky(mode.curvature)
     return draws, np.linalg.norm(whitened, axis=1)

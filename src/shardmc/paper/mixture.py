@@ -25,6 +25,7 @@ from shardmc.paper.result import (
     Result,
     Table,
     canvas,
+    few_ticks,
     legend_above,
     prose,
 )
@@ -332,8 +333,7 @@ def _draw(run: _Run) -> Canvas:
         axis.axvline(true, color="0.5", linewidth=1, label="true value")
         axis.set_xlabel(_SYMBOLS[name])
         axis.set_ylim(bottom=0)
-        axis.locator_params(axis="x", nbins=4)
-        axis.locator_params(axis="y", nbins=4)
+        few_ticks(axis)
     for row in axes:
         row[0].set_ylabel("density")
     axes[1, 2].set_visible(False)

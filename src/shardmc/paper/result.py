@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shardmc.store.files import write_file
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 T = TypeVar("T")
@@ -69,7 +70,13 @@ def canvas(rows: int, columns: int, width: float = 7.2, height: float = 2.3) -> 
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def legend_above(figure: Canvas, panel: Any, columns: int = 6) -> None:
+def few_ticks(axes: Axes) -> None:
+    """At most about four ticks on either axis."""
+    axes.locator_params(axis="x", nbins=4)
+    axes.locator_params(axis="y", nbins=4)
+
+
+def legend_above(figure: Canvas, panel: Axes, columns: int = 6) -> None:
     """One legend for all panels, above them."""
     handles, labels = panel.get_legend_handles_labels()
     figure.legend(

@@ -15,6 +15,7 @@ import numpy as np
 
 from shardmc.errors import RunError
 from shardmc.names import shown, stored
+from shardmc.types import plain
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -116,11 +117,9 @@ def _plain(given: Any) -> Any:
     """A value as JSON can hold it."""
     if hasattr(given, "to_dict"):
         return given.to_dict()
-    if hasattr(given, "__dataclass_fields__"):
-        return asdict(given)
-    if isinstance(given, Mapping):
-        return dict(given)
-    return [_plain(each) for each in given] if isinstance(given, tuple) else given
+    if isinstance(given, tuple):
+        return [_plain(each) for each in given]
+    return plain(asdict(given) if hasattr(given, "__dataclass_fields__") else given)
 
 
 def _natural(draws: Mapping[str, np.ndarray], layout: tuple[int, int]) -> xr.Dataset:

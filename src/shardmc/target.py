@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from shardmc.data.grouped import GroupedRows
 from shardmc.model import Density
 from shardmc.types import Frame, Rows
 
 D = TypeVar("D", bound=Density)
 _POINTS = 256
 _LEAST_ROWS = 1024
+_GROUPED_POINTS = 4
 
 
 def _cells() -> int:
@@ -72,6 +74,9 @@ class Target(Generic[D]):
 
     def log_densities(self, u: jax.Array) -> jax.Array:
         """Log densities at many points (point, dim): matrix computations over blocks of rows and points."""
+        if isinstance(self.rows, GroupedRows):
+            # Rows of a group stay together. Each point is enough work by itself.
+            return lax.map(self.log_density, u, batch_size=min(_GROUPED_POINTS, u.shape[0]))
         num_points, num_rows = u.shape[0], self.weights.shape[0]
         most_points = max(1, min(num_points, _POINTS))
         most_rows = max(_LEAST_ROWS, _cells() // most_points)

@@ -87,7 +87,7 @@ class Shuffle:
         return mixed
 
 
-def shard_sizes(num_rows: int, shards: int, sizes: Sequence[int] | None = None) -> np.ndarray:
+def shard_sizes(num_rows: int, shards: int, sizes: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
     """The number of rows of each shard: the sizes asked for, or as equal as possible.
 
     Examples

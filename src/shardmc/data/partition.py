@@ -108,6 +108,7 @@ class Partitioner:
         self.starts = shard_starts(self.sizes)
         self.columns = list(columns)
         self._num_rows = num_rows
+        self._by = partition.by
         arrays: dict[Hashable, np.ndarray] = {}
         self._strata_key = _resolve("stratify", partition.stratify, _STRATA, names, arrays, num_rows)
         weights = _resolve("weights", partition.weights, _WEIGHTS, names, arrays, num_rows)
@@ -140,8 +141,7 @@ class Partitioner:
         rows = 0
         for piece in self._read(keys, self._at_once):
             rows += self._count(piece, rows)
-            codes = None if self._strata is None else self._strata.codes(piece[-1])
-            placement = _placement(self._assignment.next(codes, len(piece[0])), targets)
+            placement = _placement(self._shards_of(piece), targets)
             for number, check in enumerate(checks):
                 sink.write(number, check.cast(piece[number]), placement)
             if self.has_weights:
@@ -152,6 +152,14 @@ class Partitioner:
         raise_unusable(checks)
         if self.has_weights and total_weight == 0:
             raise DataError("All row weights are zero; at least one must be positive.")
+
+    def _shards_of(self, piece: Sequence[np.ndarray]) -> np.ndarray:
+        """The shards of the rows of a piece."""
+        if self._by is not None:
+            names = [column.name.removesuffix(" (computed)") for column in self.columns]
+            return self._by.shard[piece[names.index(self._by.codes)]]
+        codes = None if self._strata is None else self._strata.codes(piece[-1])
+        return self._assignment.next(codes, len(piece[0]))
 
     def _count(self, piece: Sequence[np.ndarray], before: int) -> int:
         """The number of rows of a piece, after checking that all columns have it and the total is not exceeded."""

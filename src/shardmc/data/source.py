@@ -105,6 +105,11 @@ class Blocks(ABC):
         """The largest of the sizes."""
         return int(self.sizes.max())
 
+    @property
+    def for_certificate(self) -> Blocks:
+        """The same rows as the certificate evaluates them: more precisely, if the likelihood is an approximation."""
+        return self
+
     @abstractmethod
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         """Yield (shards, batch) with `size` shards each. The last batch is padded with its last shard."""
@@ -232,6 +237,15 @@ def hash_arrays(heading: str, arrays: Iterable[np.ndarray]) -> str:
 
 
 @dataclass(frozen=True)
+class ByGroup:
+    """The shards of rows by the group that they belong to."""
+
+    codes: str
+    """The column that holds the number of each row's group."""
+    shard: np.ndarray  # (group,)
+
+
+@dataclass(frozen=True)
 class Partition:
     """How rows are split into shards.
 
@@ -248,6 +262,8 @@ class Partition:
         A column's name, or one number per row. Row j counts weights[j] times in the likelihood.
     sizes
         The number of rows of each shard. By default the shards are as equal as possible.
+    by
+        Which shard each group of rows goes to. By default rows go to shards one by one.
 
     Examples
     --------
@@ -259,13 +275,15 @@ class Partition:
     shuffle: bool = True
     stratify: str | Any | None = None
     weights: str | Any | None = None
-    sizes: Sequence[int] | None = None
+    sizes: Sequence[int] | np.ndarray | None = None
+    by: ByGroup | None = None
 
     @property
     def fingerprint(self) -> str:
         """A hash that changes when the rows would be split differently."""
         plan = {name: getattr(self, name) for name in ("shards", "shuffle", "stratify", "weights", "sizes")}
         arrays = [np.asarray(value) for value in plan.values() if value is not None]
+        arrays += [] if self.by is None else [self.by.shard]
         return hash_arrays(str([name for name, value in plan.items() if value is not None]), arrays)
 
 
@@ -277,6 +295,11 @@ class Source(ABC):
     """Whether rows have named columns, which `select` can choose from."""
     column_names: tuple[str, ...]
     """All columns, selected or not."""
+
+    @property
+    def num_units(self) -> int:
+        """What goes to shards one by one: rows, or groups of rows."""
+        return self.num_rows
 
     @abstractmethod
     def select(self, columns: Sequence[str]) -> Source:

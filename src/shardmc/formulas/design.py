@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, TypedDict, cast, final
+from typing import Any, NotRequired, TypedDict, cast, final
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,14 @@ from shardmc.formulas.chunk import Chunk, Kind, as_chunk
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, family_from_dict
 from shardmc.formulas.formula import Roles
+from shardmc.formulas.groups import Factor
+from shardmc.formulas.mixed import (
+    GroupLogLikelihood,
+    log_prior_of,
+    named_factor_draws,
+    parameters_of,
+    sampled_names,
+)
 from shardmc.formulas.priors import COEFFICIENTS, Prior, log_density
 from shardmc.model import Model
 from shardmc.names import quoted_where_taken
@@ -26,6 +34,8 @@ from shardmc.posterior import Posterior
 
 VERSION = 1
 """Version of the stored form."""
+UNIT = "unit"
+"""The column of rows with the code of the group whose effects are integrated out."""
 CENTERED = "_centered"
 """Suffix of the location's name if it belongs to a row with shifted columns at zero."""
 
@@ -51,6 +61,7 @@ class StoredDesign(TypedDict):
     scaling: StoredScaling
     priors: dict[str, str]
     num_rows: int
+    factors: NotRequired[list[dict[str, Any]]]
 
 
 @final
@@ -100,6 +111,13 @@ class Design:
     scaling: Scaling
     priors: Mapping[str, Prior]
     num_rows: int
+    factors: tuple[Factor, ...] = ()
+    """Grouping factors; the effects of at most one are integrated out, and its groups are what shards are made of."""
+
+    @property
+    def unit(self) -> Factor | None:
+        """The factor whose effects are integrated out."""
+        return next((factor for factor in self.factors if factor.integrated), None)
 
     @property
     def has_location(self) -> bool:
@@ -117,7 +135,8 @@ class Design:
         sampled = (location, location + CENTERED)
         entries = range(len(self.family.levels_of_response or ()))
         cutpoints = {f"{name}[{k}]" for name in sampled for k in entries}
-        return {*sampled, *self.family.auxiliaries, COEFFICIENTS, *cutpoints}
+        own = {name for factor in self.factors for name in (*factor.sd_names, *factor.correlation_names)}
+        return {*sampled, *self.family.auxiliaries, COEFFICIENTS, *cutpoints, *own}
 
     @property
     def columns(self) -> list[str]:
@@ -146,6 +165,18 @@ class Design:
         trials = self.roles.trial_values(chunk, len(response))
         if trials is not None:
             rows["trials"] = trials.astype(real)
+        return rows | self._group_rows(table, chunk, len(response))
+
+    def _group_rows(self, table: pa.Table, chunk: Chunk, count: int) -> dict[str, np.ndarray]:
+        """Codes of the groups, and the columns whose coefficients vary."""
+        rows: dict[str, np.ndarray] = {}
+        number = 0
+        for factor in self.factors:
+            ending = "" if factor.integrated else str(number)
+            number += not factor.integrated
+            rows[UNIT if factor.integrated else f"level{ending}"] = factor.codes(table)
+            if not factor.only_intercept:
+                rows[f"columns{ending}"] = factor.matrix(chunk, count).astype(float_type())
         return rows
 
     @cached_property
@@ -155,7 +186,7 @@ class Design:
 
     def to_dict(self) -> StoredDesign:
         """Plain lists, numbers and texts, as JSON can hold them."""
-        return {
+        stored: StoredDesign = {
             "version": VERSION,
             "encoder": self.encoder.to_dict(),
             "roles": self.roles.to_dict(),
@@ -165,10 +196,13 @@ class Design:
             "priors": {name: str(prior) for name, prior in self.priors.items()},
             "num_rows": self.num_rows,
         }
+        if self.factors:
+            stored["factors"] = [factor.to_dict() for factor in self.factors]
+        return stored
 
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Design:
-        """The design that `to_dict` wrote; nothing in it is executed."""
+        """The design that `to_dict` wrote; nothing in it is executed. Factors come without their levels."""
         if stored.get("version") != VERSION:
             raise RunError(
                 f"The formula's design in the file has version {stored.get('version')!r}; this shardmc reads version "
@@ -183,6 +217,7 @@ class Design:
             Scaling.from_dict(stored["scaling"]),
             {name: Prior.parse(text) for name, text in stored["priors"].items()},
             stored["num_rows"],
+            tuple(Factor.from_dict(each) for each in stored.get("factors", ())),
         )
 
 
@@ -218,10 +253,17 @@ def build_model(design: Design, start: Mapping[str, Any]) -> Model:
     if design.names:
         parameters[COEFFICIENTS] = len(design.names)
     parameters |= design.family.auxiliaries
+    for factor in design.factors:
+        parameters |= parameters_of(factor)
     renamed = {location if name == design.family.location else name: value for name, value in start.items()}
-    model = Model(_LogLikelihood(design), _LogPrior(design), parameters, initial=renamed)
+    likelihood = RowLogLikelihood(design)
+    if design.unit is not None:
+        likelihood = GroupLogLikelihood(design, likelihood)
+    model = Model(likelihood, _LogPrior(design), parameters, initial=renamed)
     # One vector compiles several times faster than one parameter per column; messages and tables name the columns.
     entries = dict(zip([f"{COEFFICIENTS}[{k}]" for k in range(len(design.names))], design.names, strict=True))
+    for factor in design.factors:
+        entries |= sampled_names(factor)
     model.names = [entries.get(name, name) for name in model.names]
     return model
 
@@ -238,7 +280,9 @@ def named_draws(design: Design, draws: Mapping[str, np.ndarray]) -> dict[str, np
         moved = draws[COEFFICIENTS] @ design.scaling.shifts if design.names else np.zeros(len(draws[sampled]))
         unshifted = design.family.move_location(draws[sampled], -moved)
         every[location] = unshifted + design.scaling.response_shift
-    order = [location, *design.names, *design.family.auxiliaries, sampled]
+    grouped = {n: d for factor in design.factors for n, d in named_factor_draws(factor, draws).items()}
+    every |= grouped
+    order = [location, *design.names, *design.family.auxiliaries, *grouped, sampled]
     return {name: every[name] for name in dict.fromkeys(order) if name in every}
 
 
@@ -253,25 +297,31 @@ class _Part:
         self.has_location = design.has_location
 
 
-class _LogLikelihood(_Part):
+class RowLogLikelihood(_Part):
+    """The log-likelihood of rows, without effects of groups."""
+
     def __init__(self, design: Design) -> None:
         super().__init__(design)
         scaling = design.scaling
         self.units = scaling.sds / scaling.response_scale
 
     def __call__(self, params: Arrays, rows: Arrays) -> jax.Array:
+        linear_predictor = partial(self.linear_predictor, params, rows)
+        return self.design.family.log_likelihood_of_rows(
+            linear_predictor, rows["response"], self.auxiliary(params), rows.get("trials")
+        )
+
+    def auxiliary(self, params: Arrays) -> dict[str, jax.Array]:
+        """The family's own parameters, for the response as rows hold it."""
         family = self.design.family
         auxiliary = {name: params[name] for name in family.auxiliaries}
         if family.location_is_auxiliary:
             auxiliary[family.location] = params[self.location]
         if family.location_scale:
             auxiliary["sigma"] = auxiliary["sigma"] / self.design.scaling.response_scale
-        linear_predictor = partial(self._linear_predictor, params, rows)
-        return family.log_likelihood_of_rows(
-            linear_predictor, rows["response"], auxiliary, rows.get("trials")
-        )
+        return auxiliary
 
-    def _linear_predictor(self, params: Arrays, rows: Arrays, factor: jax.Array | None) -> jax.Array:
+    def linear_predictor(self, params: Arrays, rows: Arrays, factor: jax.Array | None) -> jax.Array:
         """Location, columns and offset as one matrix product, times a factor per row.
 
         Adding a term after the product would keep a CPU from its fastest form of the sum over rows.
@@ -307,6 +357,8 @@ class _LogPrior(_Part):
             total = total + self._location(params)
         for name in design.family.auxiliaries:
             total = total + design.priors[name].log_density(params[name])
+        for factor in design.factors:
+            total = total + log_prior_of(factor, design.priors, params)
         return total
 
     def _location(self, params: Arrays) -> jax.Array:

@@ -46,13 +46,24 @@ _DENSITIES: dict[str, tuple[tuple[str, ...], Density]] = {
     ),
     "half_normal": (("scale",), lambda x, scale: _normal(x, 0.0, scale)),
     "half_cauchy": (("scale",), lambda x, scale: _student_t(x, 1.0, 0.0, scale)),
+    "half_student_t": (("df", "scale"), lambda x, df, scale: _student_t(x, df, 0.0, scale)),
     "exponential": (("rate",), lambda x, rate: jnp.log(rate) - rate * x),
     "gamma": (("shape", "rate"), _gamma),
     "inverse_gamma": (("shape", "scale"), lambda x, shape, scale: -(shape + 1) * jnp.log(x) - scale / x),
     "lognormal": (("loc", "scale"), lambda x, loc, scale: _normal(jnp.log(x), loc, scale) - jnp.log(x)),
+    # Of one correlation; of several, NumPyro's density of their matrix.
+    "lkj": (("concentration",), lambda x, concentration: (concentration - 1) * jnp.log1p(-(x**2))),
     "flat": ((), lambda x: jnp.zeros_like(x)),
 }
-_POSITIVE = {"half_normal", "half_cauchy", "exponential", "gamma", "inverse_gamma", "lognormal"}
+_POSITIVE = {
+    "half_normal",
+    "half_cauchy",
+    "half_student_t",
+    "exponential",
+    "gamma",
+    "inverse_gamma",
+    "lognormal",
+}
 _ANY_SIGN = {"loc"}  # arguments that need not be positive
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
@@ -66,8 +77,9 @@ class Prior:
     ----------
     name : str
         normal(loc, scale), student_t(df, loc, scale), cauchy(loc, scale), laplace(loc, scale), logistic(loc, scale),
-        flat(); for positive parameters also half_normal(scale), half_cauchy(scale), exponential(rate),
-        gamma(shape, rate), inverse_gamma(shape, scale), lognormal(loc, scale).
+        flat(); for positive parameters also half_normal(scale), half_cauchy(scale), half_student_t(df, scale),
+        exponential(rate), gamma(shape, rate), inverse_gamma(shape, scale), lognormal(loc, scale); for correlations
+        lkj(concentration).
     arguments : tuple of float
 
     Examples
@@ -183,6 +195,7 @@ def choose_priors(
     terms: Mapping[str, Sequence[str]],
     sds: np.ndarray,
     has_location: bool,
+    of_groups: Mapping[str, Prior] | None = None,
 ) -> dict[str, Prior]:
     """Priors of all parameters by name.
 
@@ -206,6 +219,8 @@ def choose_priors(
         Standard deviations of the columns, (coefficient,).
     has_location
         Whether there is an intercept or cutpoints.
+    of_groups
+        Default priors of the standard deviations and correlations of effects of groups.
     """
     own = family.default_priors(response)
     if not has_location:
@@ -214,6 +229,8 @@ def choose_priors(
     priors = {family.location: own[family.location]} if has_location else {}
     priors |= {name: Prior("normal", (0.0, rounded(scale / sd))) for name, sd in zip(names, sds, strict=True)}
     priors |= {name: prior for name, prior in own.items() if name != family.location}
+    of_groups = of_groups or {}
+    priors |= of_groups
     if given is not None and not isinstance(given, Mapping):
         raise OptionError(
             f"priors must be a dict such as {{'x1': 'normal(0, 1)'}}, not {type(given).__name__}."
@@ -226,7 +243,13 @@ def choose_priors(
         for name in members:
             if name not in priors:
                 raise unknown("parameter in priors", key, [*priors, *groups])
-            if chosen.is_positive and name not in family.auxiliaries:
+            correlation = name in of_groups and of_groups[name].name == "lkj"
+            if correlation != (chosen.name == "lkj"):
+                raise OptionError(
+                    f"Prior {chosen} of {name!r} is not possible: correlations take lkj(concentration), and only they "
+                    "do."
+                )
+            if chosen.is_positive and name not in family.auxiliaries and name not in of_groups:
                 raise OptionError(
                     f"Prior {chosen} of {name!r} is for positive numbers, but the parameter may have any sign; take "
                     "normal, student_t, cauchy, laplace, logistic or flat."

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, final
 
 import numpy as np
 
 from shardmc.check.check import ordered
 from shardmc.data import Source
+from shardmc.data.grouped import GroupedSource
 from shardmc.errors import DataError, ModelError
 from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown
-from shardmc.formulas.design import Design, Scaling, build_model, named_draws
+from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary, named_family
 from shardmc.formulas.formula import Formula, Roles, declared_levels
+from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, split_formula
+from shardmc.formulas.mixed import default_priors, start_of
 from shardmc.formulas.priors import Prior, choose_priors
 from shardmc.formulas.scan import (
     DesignSummary,
@@ -68,14 +71,18 @@ def prepare(
     there are more.
     """
     columns = source.column_names
+    text, group_terms = split_formula(text)
+    grouping = list(dict.fromkeys(name for term in group_terms for name in term.columns))
+    taken = [*taken, *grouping]
     named = [name for name in (offset, exposure, trials, *taken) if isinstance(name, str) and name in columns]
     formula = Formula.parse(text, columns, named)
     roles = Roles.of(formula.response, family, columns, offset, exposure, trials)
-    used = list(dict.fromkeys([*roles.columns, *formula.columns]))
-    refuse_unknown(used, source)
+    varying = [Formula.parse(f"{formula.response.text} ~ {term.effects}", columns) for term in group_terms]
+    used = list(dict.fromkeys([*roles.columns, *formula.columns, *(n for f in varying for n in f.columns)]))
+    refuse_unknown([*used, *grouping], source)
     formula.refuse_functions(used)
     before = source.num_rows
-    source = source.drop_missing(used) if drop_missing else source
+    source = source.drop_missing([*used, *grouping]) if drop_missing else source
     kinds, ordered = column_kinds(source, used)
     formula.check_columns(kinds)
     roles.check_columns(kinds)
@@ -95,13 +102,55 @@ def prepare(
         refuse_constant(summary, encoder.names, has_location)
         refuse_dependent(summary, encoder.names, has_location)
     scaling = _scaling(summary, response, family, has_location)
-    design = Design(encoder, roles, family, kinds, scaling, {}, source.num_rows)
+    factors: tuple[Factor, ...] = ()
+    if group_terms:
+        scan = partial(
+            scan_table,
+            source,
+            roles=roles,
+            kinds=kinds,
+            family=family,
+            ordered=ordered,
+            response_levels=levels,
+        )
+        effects = [
+            _varying(f, t, source, roles, kinds, family, scan(f))
+            for f, t in zip(varying, group_terms, strict=True)
+        ]
+        factors = find_factors(group_terms, effects, source)
+    design = Design(encoder, roles, family, kinds, scaling, {}, source.num_rows, factors)
     _refuse_repeated(design)
-    chosen = choose_priors(priors, family, response, design.names, _terms(design), scaling.sds, has_location)
+    scale = family.coefficient_scale(response)
+    of_groups = {name: prior for factor in factors for name, prior in default_priors(factor, scale).items()}
+    chosen = choose_priors(
+        priors, family, response, design.names, _terms(design), scaling.sds, has_location, of_groups
+    )
     design = replace(design, priors=chosen)
-    rows = source.transform(design.rows, design.columns, design.label)
+    read = list(dict.fromkeys([*design.columns, *grouping]))
+    rows = source.transform(design.rows, read, design.label)
+    if design.unit is not None:
+        rows = GroupedSource(rows, UNIT, design.unit.counts)
     separating = tuple(summary.separating(design.names, family))
     return Prepared(design, rows, response, separating, before - source.num_rows)
+
+
+def _varying(
+    formula: Formula,
+    term: GroupTerm,
+    source: Source,
+    roles: Roles,
+    kinds: Mapping[str, Kind],
+    family: Family,
+    found: TableSummary,
+) -> Varying:
+    """The columns of a group term whose coefficients vary."""
+    if not formula.expressions:
+        return Varying(None, formula.has_intercept, np.empty(0), term.correlated)
+    encoder = _encoder(formula, kinds, found, source.num_rows)
+    summary = scan_design(source, encoder, roles, kinds, family)
+    refuse_constant(summary, encoder.names, formula.has_intercept)
+    refuse_dependent(summary, encoder.names, formula.has_intercept)
+    return Varying(encoder, formula.has_intercept, np.atleast_1d(summary.moments.sd), term.correlated)
 
 
 def _encoder(formula: Formula, kinds: Mapping[str, Kind], found: TableSummary, num_rows: int) -> Encoder:
@@ -256,7 +305,9 @@ class _Formula:
                     f"dropped; make it a column of the table and give its name."
                 )
         self._prepared = prepared
-        return open_rows(model_of(prepared), prepared.source, seed)
+        model = model_of(prepared)
+        # The likelihood of groups is ours, and known to be right; that of rows may have a user's own family.
+        return (prepared.source, model) if prepared.design.unit else open_rows(model, prepared.source, seed)
 
     def finish(self, posterior: Posterior) -> Posterior:
         """The posterior with its design and priors, the intercept first, and with notes and findings."""
@@ -308,6 +359,9 @@ def _start(prepared: Prepared) -> dict[str, Any]:
         name: prior.middle for name, prior in design.family.default_priors(response).items()
     }
     start |= design.family.start(response)
+    scale = design.family.coefficient_scale(response)
+    for factor in design.factors:
+        start |= start_of(factor, scale)
     location = design.family.location
     if not design.has_location:
         start.pop(location, None)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.blocks import ArrayBlocks
+from shardmc.data.grouped import GroupedRows
 from shardmc.data.source import Batch, Blocks
 from shardmc.engine import Engine
 from shardmc.errors import unknown
@@ -129,6 +130,23 @@ def _rounding(
         rows, weights = batch.take(0)
         groups = min(_GROUPS, weights.shape[0])
         each = min(num_rows, weights.shape[0]) // groups
+
+        def prior_gain(u: jax.Array) -> jax.Array:
+            return model.log_prior(frame.to_theta(u)) - model.log_prior(frame.center)
+
+        prior_values, prior_gradients = jax.vmap(jax.value_and_grad(prior_gain))(points)
+        if isinstance(rows, GroupedRows):
+            reference = model.log_likelihood(frame.center, rows)
+
+            def gains(u: jax.Array) -> tuple[jax.Array, jax.Array]:
+                every = weights * (model.log_likelihood(frame.to_theta(u), rows) - reference)
+                parts = every[: groups * each].reshape(groups, each).sum(axis=1)
+                return parts, parts
+
+            gradients, values = jax.lax.map(jax.jacfwd(gains, has_aux=True), points)
+            values, gradients = values.T, jnp.swapaxes(gradients, 0, 1)
+            sums = weights[: groups * each].reshape(groups, each).sum(axis=1)
+            return RoundingTerms(values, gradients, sums, prior_values, prior_gradients, jnp.sum(weights))
         some = jax.tree.map(lambda a: a[: groups * each].reshape(groups, each, *a.shape[1:]), (rows, weights))
 
         def group(rows: Rows, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -139,11 +157,7 @@ def _rounding(
 
             return jax.vmap(jax.value_and_grad(gain))(points)
 
-        def prior_gain(u: jax.Array) -> jax.Array:
-            return model.log_prior(frame.to_theta(u)) - model.log_prior(frame.center)
-
         values, gradients = jax.vmap(group)(*some)
-        prior_values, prior_gradients = jax.vmap(jax.value_and_grad(prior_gain))(points)
         sums = jnp.sum(some[1], axis=1)
         return RoundingTerms(values, gradients, sums, prior_values, prior_gradients, jnp.sum(weights))
 

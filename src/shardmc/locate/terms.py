@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardmc.data.grouped import cells_of
 from shardmc.data.source import Blocks
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Density, Model
@@ -242,7 +243,7 @@ class LikelihoodGradients:
         def log_likelihood(u: jax.Array) -> jax.Array:
             return jnp.sum(weights * self.model.log_likelihood(frame.to_theta(u), rows))
 
-        together = max(1, _cells() // weights.shape[0])
+        together = max(1, _cells() // cells_of(rows, weights))
         return lax.map(jax.grad(log_likelihood), points, batch_size=min(together, points.shape[0]))
 
 
@@ -265,6 +266,16 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     for shard, part in in_order(results, range(blocks.num_shards)):
         total += blocks.shares[shard] * np.asarray(part, np.float64)
     return total @ inverse
+
+
+def sampled_score(
+    model: Model, blocks: Blocks, frame: Frame, engine: Engine, shards: Sequence[int]
+) -> np.ndarray:
+    """Gradient (dim,) of the log-likelihood of all rows at the frame's centre, in its coordinates, from some shards."""
+    origin = jnp.zeros((1, model.dim), jnp.result_type(float))
+    results = engine.map(LikelihoodGradients(model), blocks, None, (DeviceFrame.of(frame), origin), shards)
+    parts = [np.asarray(part, np.float64)[0] for _, part in in_order(results, shards)]
+    return np.average(parts, axis=0, weights=blocks.shares[list(shards)])
 
 
 def gradients_call(model: Model, blocks: Blocks, num_points: int) -> ProgramCall:

@@ -40,8 +40,10 @@ def score_of_blocks(job: Job, state: State) -> Score:
     if count < available:
         chosen = generator(job.seed, Purpose.SAMPLE_ROWS).choice(available, count, replace=False)
         sample = sorted(map(int, chosen))
-        return SampledGradients(job.model, state.blocks, state.shards, mode, job.engine, sample)
-    return lambda points: Gradients(gradients(job.model, state.blocks, mode, points, job.engine))
+        whole, shards = state.blocks.for_certificate, state.shards.for_certificate
+        return SampledGradients(job.model, whole, shards, mode, job.engine, sample)
+    blocks = state.blocks.for_certificate
+    return lambda points: Gradients(gradients(job.model, blocks, mode, points, job.engine))
 
 
 def _no_score(points: np.ndarray) -> Gradients:
@@ -83,7 +85,7 @@ class CheckDraws(Stage):
             count = job.draws_per_shard
             if job.combiner.pools:
                 count = pooled_count(count, state.blocks.shares)
-            yield gradients_call(job.model, state.blocks, job.certify.stages(count)[0])
+            yield gradients_call(job.model, state.blocks.for_certificate, job.certify.stages(count)[0])
 
     def _evidence(self, job: Job, state: State, effective: Callable[[], np.ndarray]) -> Evidence:
         chains, combined = known(state.sampled).chains, known(state.combined)

@@ -13,6 +13,7 @@ import numpy as np
 from shardmc.check import Certify, certify_options
 from shardmc.combiners import named_combiner
 from shardmc.data import Partition, Source, as_source
+from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import Engine, Local
 from shardmc.errors import OptionError
 from shardmc.locate import KEEP, asked_precision, precision_of_rows
@@ -20,6 +21,7 @@ from shardmc.model import Model, Recipe, validate
 from shardmc.model.fingerprint import fingerprint
 from shardmc.pipeline.checking import CheckDraws, Polish
 from shardmc.pipeline.driver import Driver, Folder
+from shardmc.pipeline.grouping import LocateGroups
 from shardmc.pipeline.stage import Job
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, LocateShards, SampleShards
 from shardmc.posterior import Plan, Posterior
@@ -40,6 +42,9 @@ FIT = (
     Polish(),
 )
 """The stages of a fit, after its rows are read and split."""
+
+FIT_GROUPS = (LocateGroups(), *FIT[2:])
+"""The stages of a fit whose shards are made of groups."""
 
 
 @runtime_checkable
@@ -163,7 +168,7 @@ def fit(
             given = {"shards": int(shards)} if isinstance(shards, int | np.integer) else {}
             folder.expect(source, {**asked, **given})
             rows, bound = driver.timed("read", front_end.open, source, seed)
-            count = _number_of_shards(shards, rows.num_rows, bound.dim, draws)
+            count = _number_of_shards(shards, rows, bound.dim, draws)
             partition = Partition(count, shuffle, stratify, weights)
             # What the text of the options does not show: the weights of the rows, and the code of the user's functions.
             content = fingerprint(partition.fingerprint, vars(sampler), vars(combiner))
@@ -183,7 +188,7 @@ def fit(
             certify=certified,
             polish=polish,
         )
-        state = driver.run(job, FIT)
+        state = driver.run(job, FIT_GROUPS if isinstance(blocks, GroupedBlocks) else FIT)
         plan = replace(
             plan, draws_per_shard=job.draws_per_shard, kept_rows=state.shards.num_kept, polish=polish
         )
@@ -241,17 +246,18 @@ def _check_scaling(combiner: Combiner, sampler: Sampler | Auto) -> None:
         )
 
 
-def _number_of_shards(shards: int | str, num_rows: int, dim: int, draws: int) -> int:
+def _number_of_shards(shards: int | str, source: Source, dim: int, draws: int) -> int:
     """K as given, or chosen so that few rows are kept (K^2 < N / (5 d)) and shards are not too small."""
+    units = source.num_units
     if shards == "auto":
-        most = min(math.sqrt(num_rows / (5 * dim)), num_rows / max(1_000, 50 * dim), draws / 32)
-        return max(1, int(most))
+        # A group tells more than a row.
+        smallest = 20 * dim if units < source.num_rows else max(1_000, 50 * dim)
+        return max(1, int(min(math.sqrt(units / (5 * dim)), units / smallest, draws / 32)))
     if isinstance(shards, bool) or not isinstance(shards, int | np.integer):
         raise OptionError(f'shards must be a whole number or "auto", not {shards!r}.')
-    if not 1 <= shards <= num_rows:
-        raise OptionError(
-            f"shards must lie between 1 and the number of rows, {num_rows}; {shards} was given."
-        )
+    if not 1 <= shards <= units:
+        what = "rows" if units == source.num_rows else "groups"
+        raise OptionError(f"shards must lie between 1 and the number of {what}, {units}; {shards} was given.")
     return int(shards)
 
 

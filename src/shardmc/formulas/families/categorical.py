@@ -56,6 +56,25 @@ def _binomial_logit(eta: jax.Array, successes: jax.Array, trials: jax.Array) -> 
     return successes * departure - trials * (jnp.where(above, departure, 0.0) + rest)
 
 
+@jax.custom_jvp
+def _log_probability_of_stretches(signed_eta: jax.Array, present: jax.Array) -> jax.Array:
+    """Sums over rows (stretch,) of log probabilities of 0 and 1, given s = (2 y - 1) eta; `present` is 0 or 1.
+
+    It takes one logarithm for all rows of a stretch. Their product lies between 1 and 2^64.
+    """
+    size = jnp.abs(signed_eta)
+    together = jnp.prod(1 + present * jnp.exp(-size), axis=1)
+    return 0.5 * jnp.sum(present * (signed_eta - size), axis=1) - jnp.log(together)
+
+
+@_log_probability_of_stretches.defjvp
+def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    # The derivative of a product by JAX is far slower.
+    signed_eta, present = primals
+    slope = present / (1 + jnp.exp(signed_eta))
+    return _log_probability_of_stretches(signed_eta, present), jnp.sum(slope * tangents[0], axis=1)
+
+
 @final
 @dataclass(frozen=True)
 class Bernoulli(_Successes):
@@ -81,6 +100,22 @@ class Bernoulli(_Successes):
     ) -> jax.Array:
         # The sign goes into the design matrix: once per row, not once per row and point.
         return self._log_probability(linear_predictor(2 * response - 1))
+
+    def log_likelihood_of_groups(
+        self,
+        eta: jax.Array,
+        response: jax.Array,
+        auxiliary: Auxiliary,
+        trials: jax.Array | None,
+        weights: jax.Array,
+        *,
+        counted: bool,
+    ) -> jax.Array:
+        if self.link != "logit" or not counted:
+            return super().log_likelihood_of_groups(
+                eta, response, auxiliary, trials, weights, counted=counted
+            )
+        return _log_probability_of_stretches((2 * response - 1) * eta, weights)
 
     def _log_probability(self, signed_eta: jax.Array) -> jax.Array:
         """Log probability of the outcomes, given s = (2 y - 1) eta."""

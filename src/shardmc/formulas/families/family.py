@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self, final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import DataError
@@ -163,6 +164,20 @@ class Family(ABC):
     ) -> jax.Array:
         """The same, from a function that returns eta times a factor per row (None: 1)."""
         return self.log_likelihood(linear_predictor(None), response, auxiliary, trials)
+
+    def log_likelihood_of_groups(
+        self,
+        eta: jax.Array,
+        response: jax.Array,
+        auxiliary: Auxiliary,
+        trials: jax.Array | None,
+        weights: jax.Array,
+        *,
+        counted: bool,
+    ) -> jax.Array:
+        """Weighted sums (stretch,) over rows, of arrays (stretch, row); `counted`: all weights are 0 or 1."""
+        del counted
+        return jnp.sum(weights * self.log_likelihood(eta, response, auxiliary, trials), axis=1)
 
     def encode(self, response: np.ndarray) -> np.ndarray:
         """The response as the log-likelihood takes it."""

@@ -1,0 +1,366 @@
+"""Effects of groups in a formula, such as (1 + x | region): how they are read from its text and from the rows."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from shardmc.data import Source
+from shardmc.data.columns import as_numpy
+from shardmc.errors import DataError, ModelError
+from shardmc.formulas.chunk import Chunk
+from shardmc.formulas.encoder import Encoder
+
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+@final
+@dataclass(frozen=True)
+class GroupTerm:
+    """`(effects | factor)` as it is written: one factor each, so that `a/b` is two terms."""
+
+    effects: str
+    """The columns whose coefficients vary, such as "1 + x"."""
+    columns: tuple[str, ...]
+    """The columns whose values together name the group."""
+    correlated: bool
+
+    @property
+    def factor(self) -> str:
+        """The name of the factor, as R writes it."""
+        return ":".join(self.columns)
+
+
+def split_formula(text: str) -> tuple[str, list[GroupTerm]]:
+    """A formula without its group terms, and these terms.
+
+    >>> split_formula("y ~ x + (1 + x | school/class)")[0]
+    'y ~ x'
+    >>> [term.factor for term in split_formula("y ~ x + (1 + x | school/class)")[1]]
+    ['school', 'school:class']
+    >>> split_formula("y ~ (1 || g)")
+    ('y ~ 1', [GroupTerm(effects='1', columns=('g',), correlated=False)])
+    """
+    if not isinstance(text, str) or "|" not in text:
+        return text, []
+    pieces, terms = [], []
+    end = 0
+    for start, stop, bar in _parenthesised(text):
+        inside = text[start + 1 : stop]
+        left, right = inside[: bar - start - 1], inside[bar - start - 1 :]
+        pieces.append(text[end:start])
+        terms += _terms(left.strip(), right, text)
+        end = stop + 1
+    if not terms:
+        return text, []
+    pieces.append(text[end:])
+    fixed = pieces[0]
+    for piece in pieces[1:]:
+        # Without the term, one of the signs around it goes too.
+        before, after = fixed.rstrip(), piece.lstrip()
+        if before.endswith("+"):
+            fixed = f"{before[:-1].rstrip()} {piece.lstrip()}" if after else before[:-1].rstrip()
+        elif after.startswith("+"):
+            fixed = f"{before} {after[1:].lstrip()}"
+        elif before.endswith("~"):
+            fixed = f"{before} 1 {after}"
+        else:
+            raise ModelError(
+                f"In {text!r} a group term must be added with a plus sign, as in 'y ~ x + (1 | g)'."
+            )
+    return fixed.strip(), terms
+
+
+def _parenthesised(text: str) -> Iterator[tuple[int, int, int]]:
+    """Start and end of every pair of parentheses with a bar inside, and the place of the bar."""
+    stack: list[tuple[int, bool]] = []
+    quote, bars = "", {}
+    for place, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "`'\"":
+            quote = sign
+        elif sign in _OPEN:
+            called = bool(re.search(r"[\w.`\])]\s*$", text[:place]))
+            stack.append((place, called or sign != "("))
+        elif sign in _CLOSE and stack:
+            start, inner = stack.pop()
+            if start in bars and not stack:
+                if inner:
+                    raise ModelError(
+                        f"In {text!r} the bar | stands inside a function; write (effects | group)."
+                    )
+                yield start, place, bars[start]
+        elif sign == "|" and stack:
+            bars.setdefault(stack[-1][0], place)
+
+
+def _terms(effects: str, right: str, text: str) -> list[GroupTerm]:
+    match = re.fullmatch(r"(\|\|?)(.*)", right, re.DOTALL)
+    assert match is not None
+    factor = match[2].strip()
+    name = r"\s*(`[^`]+`|[^\W\d][\w.]*)\s*"
+    if not effects or not re.fullmatch(rf"{name}(?:[/:]{name})*", factor):
+        raise ModelError(
+            f"The group term ({effects} {right.strip()}) of {text!r} is not understood: write (1 | g), (1 + x | g), "
+            "(1 + x || g), (1 | a:b) or (1 | a/b), with names of columns after the bar."
+        )
+    parts = re.split(r"([/:])", factor)
+    columns: list[str] = []
+    found: list[tuple[str, ...]] = []
+    for sign, column in zip(["", *parts[1::2]], parts[0::2], strict=True):
+        if sign == "/":
+            found.append(tuple(columns))
+        columns.append(column.strip().strip("`"))
+    found.append(tuple(columns))
+    return [GroupTerm(effects, each, match[1] == "|") for each in found]
+
+
+@final
+@dataclass(frozen=True)
+class Varying:
+    """Effects that vary together: columns with a coefficient of their own in every group."""
+
+    encoder: Encoder | None
+    """None if only the intercept varies."""
+    has_intercept: bool
+    sds: np.ndarray  # (column,) standard deviations of the columns, by which they are divided
+    correlated: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (
+            *(("Intercept",) if self.has_intercept else ()),
+            *(self.encoder.names if self.encoder else ()),
+        )
+
+    def matrix(self, chunk: Chunk, count: int) -> np.ndarray:
+        """The columns, in units of their standard deviations, (row, effect)."""
+        parts = [np.ones((count, 1))] if self.has_intercept else []
+        if self.encoder is not None:
+            parts.append(self.encoder.matrix(chunk) / self.sds)
+        return np.concatenate(parts, axis=1)
+
+    @property
+    def units(self) -> np.ndarray:
+        """Units of the columns, (effect,)."""
+        return np.concatenate([np.ones(int(self.has_intercept)), self.sds])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "encoder": None if self.encoder is None else self.encoder.to_dict(),
+            "has_intercept": self.has_intercept,
+            "sds": self.sds.tolist(),
+            "correlated": self.correlated,
+        }
+
+    @staticmethod
+    def from_dict(stored: Mapping[str, Any]) -> Varying:
+        encoder = stored["encoder"]
+        return Varying(
+            None if encoder is None else Encoder.from_dict(encoder),
+            stored["has_intercept"],
+            np.asarray(stored["sds"], np.float64),
+            stored["correlated"],
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Factor:
+    """A grouping factor: the columns that name a group, the effects of its groups, and its levels."""
+
+    columns: tuple[str, ...]
+    varying: tuple[Varying, ...]
+    integrated: bool
+    """Whether its effects are integrated out. Otherwise they are parameters."""
+    levels: pd.Index = field(compare=False, repr=False)
+    counts: np.ndarray = field(compare=False, repr=False)  # (level,) rows
+
+    @property
+    def name(self) -> str:
+        return ":".join(self.columns)
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """Names of the effects of a group."""
+        return tuple(name for each in self.varying for name in each.names)
+
+    @property
+    def units(self) -> np.ndarray:
+        return np.concatenate([each.units for each in self.varying])
+
+    @property
+    def only_intercept(self) -> bool:
+        return self.effects == ("Intercept",)
+
+    @cached_property
+    def correlated(self) -> tuple[tuple[int, int], ...]:
+        """(first, number) of the effects of each correlated set of more than one."""
+        found, start = [], 0
+        for each in self.varying:
+            if each.correlated and len(each.names) > 1:
+                found.append((start, len(each.names)))
+            start += len(each.names)
+        return tuple(found)
+
+    @property
+    def sd_names(self) -> tuple[str, ...]:
+        return tuple(f"sd_{self.name}__{effect}" for effect in self.effects)
+
+    @property
+    def correlation_names(self) -> tuple[str, ...]:
+        """Names of the correlations, by rows of the lower triangle of each correlated set."""
+        return tuple(
+            f"cor_{self.name}__{self.effects[first + j]}__{self.effects[first + i]}"
+            for first, number in self.correlated
+            for i in range(number)
+            for j in range(i)
+        )
+
+    def codes(self, table: pa.Table, *, strict: bool = True) -> np.ndarray:
+        """The numbers of the rows' groups; -1 for a group that is not known, or an error."""
+        found = self.levels.get_indexer(_keys(table, self.columns))
+        if strict and (found < 0).any():
+            raise DataError(f"The groups of {self.name!r} changed while the rows were read; run again.")
+        return found.astype(np.int32)
+
+    def matrix(self, chunk: Chunk, count: int) -> np.ndarray:
+        return np.concatenate([each.matrix(chunk, count) for each in self.varying], axis=1)
+
+    @cached_property
+    def levels_hash(self) -> str:
+        return hashlib.sha256("\x1f".join(map(str, self.levels)).encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it, without the levels, which may be very many."""
+        return {
+            "columns": list(self.columns),
+            "varying": [each.to_dict() for each in self.varying],
+            "integrated": self.integrated,
+            "levels": self.levels_hash,
+        }
+
+    @staticmethod
+    def from_dict(stored: Mapping[str, Any]) -> Factor:
+        """The factor that `to_dict` wrote, without levels."""
+        varying = tuple(Varying.from_dict(each) for each in stored["varying"])
+        none = pd.Index([], dtype=object)
+        return Factor(tuple(stored["columns"]), varying, stored["integrated"], none, np.zeros(0, np.int64))
+
+
+def _keys(table: pa.Table, columns: Sequence[str]) -> pd.Index:
+    arrays = [_entries(table.column(name)) for name in columns]
+    return pd.Index(arrays[0]) if len(arrays) == 1 else pd.MultiIndex.from_arrays(arrays)
+
+
+def _entries(column: pa.ChunkedArray) -> Any:
+    """Text as objects, numbers as whole numbers."""
+    kind = _value_type(column)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return column.cast(pa.string()).to_pandas().to_numpy(object)
+    return as_numpy(column).astype(np.int64, copy=False)
+
+
+def _value_type(column: pa.ChunkedArray) -> pa.DataType:
+    return column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+
+
+def _missing(name: str, column: pa.ChunkedArray) -> int:
+    """The number of missing entries of a column that names groups. Columns that cannot do so are refused."""
+    kind = _value_type(column)
+    floating = pa.types.is_floating(kind)
+    missing = int(as_numpy(column.is_null(nan_is_null=floating)).sum())
+    # pandas stores whole numbers with missing values as floating-point numbers.
+    broken = floating and not missing and bool((as_numpy(column) % 1 != 0).any())
+    if broken or pa.types.is_temporal(kind) or pa.types.is_nested(kind):
+        raise DataError(
+            f"Column {name!r} holds {kind} entries; groups are named by whole numbers or text: convert it."
+        )
+    return missing
+
+
+def find_levels(source: Source, columns: tuple[str, ...]) -> tuple[pd.Index, np.ndarray]:
+    """The groups that these columns name, sorted, and the number of rows of each. One pass over the rows."""
+    found: pd.Series | None = None
+    missing = 0
+    for table in source.tables(list(columns)):
+        missing += sum(_missing(name, table.column(name)) for name in columns)
+        if missing:
+            continue
+        here = pd.Series(_keys(table, columns)).value_counts(sort=False)
+        found = here if found is None else found.add(here, fill_value=0)
+    if missing:
+        several = len(columns) > 1
+        raise DataError(
+            f"The group column{'s' if several else ''} {', '.join(map(repr, columns))} of the formula "
+            f"{'have' if several else 'has'} {missing} missing values. Give these rows a group of their own, or drop "
+            "them: drop_missing=True (--drop-missing on the command line)."
+        )
+    assert found is not None
+    found = found.sort_index()
+    levels = found.index if len(columns) == 1 else pd.MultiIndex.from_tuples(list(found.index))
+    return levels, found.to_numpy().astype(np.int64)
+
+
+_MOST_PARAMETERS = 1_000
+"""Levels, of all factors that are not integrated out, that may be parameters."""
+
+
+def find_factors(
+    terms: Sequence[GroupTerm], varying: Sequence[Varying], source: Source
+) -> tuple[Factor, ...]:
+    """The grouping factors of a formula: the one with the most levels is integrated out."""
+    grouped: dict[tuple[str, ...], list[Varying]] = {}
+    for term, each in zip(terms, varying, strict=True):
+        grouped.setdefault(term.columns, []).append(each)
+    found = {columns: find_levels(source, columns) for columns in grouped}
+    most = max(found, key=lambda columns: len(found[columns][0]))
+    factors = tuple(
+        Factor(columns, _independent(each), columns == most, *found[columns])
+        for columns, each in grouped.items()
+    )
+    for factor in factors:
+        _refuse(factor)
+    others = {
+        factor.name: len(factor.levels) * len(factor.effects) for factor in factors if not factor.integrated
+    }
+    if sum(others.values()) > _MOST_PARAMETERS:
+        listed = ", ".join(f"{name!r} {count:,}" for name, count in others.items())
+        raise ModelError(
+            f"The effects of {':'.join(most)!r} are integrated out. Those of the other factors are parameters, and "
+            f"there may be {_MOST_PARAMETERS:,} of them, but there are more: {listed}. Leave one of the large factors "
+            "out, group its levels, or use a full-data method."
+        )
+    return factors
+
+
+def _independent(varying: Sequence[Varying]) -> tuple[Varying, ...]:
+    names = [name for each in varying for name in each.names]
+    for name in names:
+        if names.count(name) > 1:
+            raise ModelError(
+                f"The effect {name!r} varies twice by the same factor; leave it out of one group term."
+            )
+    return tuple(varying)
+
+
+def _refuse(factor: Factor) -> None:
+    name, levels, rows = factor.name, len(factor.levels), int(factor.counts.sum())
+    if levels == 1:
+        raise DataError(
+            f"The group column {name!r} has one level in all rows, so its effect cannot vary; leave the term out."
+        )
+    if levels == rows:
+        raise DataError(
+            f"The group column {name!r} has another level in every row: a group of one row tells nothing about its "
+            "effect. Leave the term out, or choose a coarser column."
+        )

@@ -1,0 +1,14 @@
+"""Models with effects of groups: the effects are integrated out, group by group."""
+
+from shardmc.mixed.centers import blank_centers, center_groups, moments_of_effects
+from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal, product_rule
+
+__all__ = [
+    "GroupLikelihood",
+    "LocalEffects",
+    "Marginal",
+    "blank_centers",
+    "center_groups",
+    "moments_of_effects",
+    "product_rule",
+]

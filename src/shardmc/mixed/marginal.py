@@ -1,0 +1,140 @@
+"""The likelihood of a group with its effects integrated out, by adaptive Gauss-Hermite quadrature.
+
+With u = L v, v ~ N(0, I) and L L^T the covariance of the effects, the likelihood of group g is
+
+    L_g = integral p(y_g | L v) N(v; 0, I) dv ~ |R_g| sum_k w_k p(y_g | L z_k) exp(|zeta_k|^2 / 2 - |z_k|^2 / 2),
+
+with nodes z_k = v_g + R_g zeta_k around the group's own mode v_g, scaled by its curvature R_g R_g^T = H_g^-1. The mode
+moves with the parameters: v_g(theta) is linear around the point at which it was found. So a sampler computes no mode.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from shardmc.data.grouped import GroupedRows
+from shardmc.mixed.small import log_diagonal
+from shardmc.model import Model
+
+Params = Mapping[str, jax.Array]
+
+
+@final
+@dataclass(frozen=True)
+class LocalEffects:
+    """Effects that every group has for itself, independent and normal with mean 0.
+
+    Parameters
+    ----------
+    log_likelihood
+        (params, rows, effects, weights, counted) -> (stretch,): the weighted log-likelihood of the rows of each
+        stretch, summed. Leaves of `rows` are (stretch, row, ...), `effects` is (stretch, size), `weights` is
+        (stretch, row), and `counted` says whether all weights are 0 or 1.
+    factor
+        params -> (size, size): a lower triangular L with L L^T the covariance of a group's effects.
+    size
+        The number of effects of a group.
+    """
+
+    log_likelihood: Callable[[Params, Any, jax.Array, jax.Array, bool], jax.Array]
+    factor: Callable[[Params], jax.Array]
+    size: int
+
+    def log_densities(self, params: Params, data: GroupedRows, v: jax.Array) -> jax.Array:
+        """log p(y_g | L v_g) of every group, (group,), at standardised effects v (group, size)."""
+        effects = data.per_stretch(v @ self.factor(params).T)
+        return data.per_group(self.log_likelihood(params, data.rows, effects, data.weights, data.counted))
+
+
+def product_rule(number: int, size: int) -> np.ndarray:
+    """Nodes and log weights, (node, size + 1), of the product rule for a standard normal density.
+
+    >>> rule = product_rule(3, 2)
+    >>> rule.shape, round(float((np.exp(rule[:, 2]) * rule[:, 0] ** 4).sum()), 6)
+    ((9, 3), 3.0)
+    """
+    points, weights = np.polynomial.hermite_e.hermegauss(number)
+    logs = np.log(weights / weights.sum())
+    nodes = [
+        [*point, sum(weight)]
+        for point, weight in zip(product(points, repeat=size), product(logs, repeat=size), strict=True)
+    ]
+    return np.array(nodes)
+
+
+class GroupLikelihood(ABC):
+    """The log-likelihood of groups, (params, rows) -> (group,), and what is known about their effects."""
+
+    local: LocalEffects | None
+    """The effects, if they are integrated out by quadrature; None if there is a closed form."""
+
+    @abstractmethod
+    def __call__(self, params: Params, data: GroupedRows) -> jax.Array:
+        """Log-likelihood of every group, (group,)."""
+
+    def sds_of_parameters(self, model: Model) -> np.ndarray:
+        """The coordinates of sds of effects that are parameters themselves."""
+        return np.zeros(0, int)
+
+    def with_observed_sds(self, model: Model, theta: np.ndarray) -> np.ndarray:
+        """Parameters with these sds set to those of the effects."""
+        return theta
+
+    @abstractmethod
+    def moments(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Mean (group, size), covariance (group, size, size) and third central moments of a group's effects."""
+
+
+@final
+@dataclass(frozen=True)
+class Marginal:
+    """The log-likelihood of groups: (params, rows) -> (group,), with the effects integrated out.
+
+    The number of nodes is that of the rows' own rule.
+    """
+
+    local: LocalEffects
+
+    def __call__(self, params: Params, data: GroupedRows) -> jax.Array:
+        values, _ = self.at_nodes(params, data)
+        largest = jax.lax.stop_gradient(jnp.max(values, axis=1))
+        log_det = log_diagonal(data.effects["root"])
+        return largest + jnp.log(jnp.sum(jnp.exp(values - largest[:, None]), axis=1)) + log_det
+
+    def at_nodes(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array]:
+        """Log terms of the sum over nodes (group, node), and the nodes (group, node, size)."""
+        assert data.rule is not None
+        rule = data.rule.astype(jnp.result_type(float))
+        zeta, log_weights = rule[:, :-1], rule[:, -1]
+        moved = data.effects["center"] + data.effects["slope"] @ flat(params)
+        z = moved[:, None, :] + jnp.einsum("gij,kj->gki", data.effects["root"], zeta)
+
+        def at(node: jax.Array) -> jax.Array:
+            return self.local.log_densities(params, data, node)
+
+        values = jax.vmap(at, in_axes=1, out_axes=1)(z)
+        correction = 0.5 * jnp.sum(zeta**2, axis=1) + log_weights
+        return values - 0.5 * jnp.sum(z**2, axis=2) + correction, z
+
+    def moments(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Mean (group, size), covariance (group, size, size) and third central moments of a group's effects."""
+        values, z = self.at_nodes(params, data)
+        share = jax.nn.softmax(values, axis=1)
+        effects = z @ self.local.factor(params).T
+        mean = jnp.einsum("gk,gkq->gq", share, effects)
+        gap = effects - mean[:, None]
+        return mean, jnp.einsum("gk,gki,gkj->gij", share, gap, gap), jnp.einsum("gk,gki->gi", share, gap**3)
+
+
+def flat(params: Params) -> jax.Array:
+    """All parameters as one vector, in the order of their names."""
+    return ravel_pytree(dict(params))[0]

@@ -1,0 +1,109 @@
+"""The likelihood of a group with its effects integrated out, against exact integrals."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from shardmc.data.grouped import GroupedRows
+from shardmc.mixed.centers import GroupModes, blank_centers
+from shardmc.mixed.marginal import LocalEffects, Marginal, product_rule
+from shardmc.mixed.small import cholesky, inverse_lower, solve_lower
+from shardmc.model import Model
+from shardmc.model.precision import double_precision
+
+ETA = np.array([0.3, -1.0, 0.8, 2.0])
+Y = np.array([1.0, 0.0, 1.0, 1.0])
+
+
+def logistic(params: Any, rows: Any, effects: jax.Array, weights: jax.Array, counted: bool) -> jax.Array:
+    eta = rows["eta"] + effects[:, :1]
+    return jnp.sum(weights * (rows["y"] * eta - jnp.logaddexp(0.0, eta)), axis=1)
+
+
+LOCAL = LocalEffects(logistic, lambda params: jnp.reshape(params["tau"], (1, 1)), 1)
+
+
+def grouped(nodes: int) -> GroupedRows:
+    """One group of three rows and a padding row, and one of all four rows."""
+    rows = {"eta": jnp.asarray(np.stack([ETA, ETA])), "y": jnp.asarray(np.stack([Y, Y]))}
+    weights = jnp.array([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
+    centers = jax.tree.map(lambda a: jnp.asarray(a, float), blank_centers(2, 1, 1))
+    return GroupedRows(rows, weights, jnp.arange(2), centers, jnp.asarray(product_rule(nodes, 1)), True, True)
+
+
+def exact(count: int, tau: float) -> float:
+    def integrand(u: float) -> float:
+        eta = ETA[:count] + u
+        return float(np.exp(np.sum(Y[:count] * eta - np.logaddexp(0, eta))) * stats.norm.pdf(u, scale=tau))
+
+    return float(np.log(integrate.quad(integrand, -12 * tau, 12 * tau, epsabs=1e-13)[0]))
+
+
+@pytest.mark.parametrize("tau", [0.3, 1.5])
+def test_quadrature_matches_the_integral(tau: float) -> None:
+    with double_precision():
+        data = grouped(15)
+        model = Model(Marginal(LOCAL), None, {"tau": "positive"})
+        theta = jnp.log(jnp.array([tau]))
+        centers, _ = GroupModes(model, LOCAL)(data, jnp.ones(2), None, theta)
+        around = GroupedRows(data.rows, data.weights, data.group, centers, data.rule, True, True)
+        found = np.asarray(Marginal(LOCAL)(model.constrain(theta), around))
+        mean, covariance, _ = (np.asarray(m) for m in Marginal(LOCAL).moments(model.constrain(theta), around))
+    np.testing.assert_allclose(found, [exact(3, tau), exact(4, tau)], atol=1e-6)
+    # Moments of the effect of the second group, by the same integral.
+    u = np.linspace(-12 * tau, 12 * tau, 20_001)
+    log_density = (Y[:, None] * (ETA[:, None] + u) - np.logaddexp(0, ETA[:, None] + u)).sum(0) - 0.5 * (
+        u / tau
+    ) ** 2
+    share = np.exp(log_density - log_density.max())
+    share /= share.sum()
+    assert mean[1, 0] == pytest.approx(share @ u, abs=1e-5)
+    assert covariance[1, 0, 0] == pytest.approx(share @ u**2 - (share @ u) ** 2, rel=1e-4)
+
+
+def test_one_node_is_laplace_and_not_the_integral() -> None:
+    """Negative control: with a single node the value is Laplace's approximation, which is off."""
+    with double_precision():
+        data = grouped(1)
+        model = Model(Marginal(LOCAL), None, {"tau": "positive"})
+        theta = jnp.log(jnp.array([1.5]))
+        centers, _ = GroupModes(model, LOCAL)(data, jnp.ones(2), None, theta)
+        around = GroupedRows(data.rows, data.weights, data.group, centers, data.rule, True, True)
+        found = np.asarray(Marginal(LOCAL)(model.constrain(theta), around))
+    assert abs(found[1] - exact(4, 1.5)) > 0.005
+
+
+def test_the_mode_moves_with_the_parameters_to_first_order() -> None:
+    with double_precision():
+        data = grouped(5)
+        model = Model(Marginal(LOCAL), None, {"tau": "positive"})
+        program = GroupModes(model, LOCAL)
+
+        def mode_at(tau: float) -> tuple[np.ndarray, np.ndarray]:
+            centers, _ = program(data, jnp.ones(2), None, jnp.log(jnp.array([tau])))
+            return np.asarray(centers["center"] + centers["slope"] @ jnp.array([tau])), np.asarray(
+                centers["slope"]
+            )
+
+        step = 1e-4
+        ahead, here = mode_at(0.8 + step)[0], mode_at(0.8 - step)[0]
+        np.testing.assert_allclose(mode_at(0.8)[1][:, :, 0], (ahead - here) / (2 * step), rtol=1e-3)
+
+
+def test_small_matrices() -> None:
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(5, 3, 3))
+    matrices = root @ np.swapaxes(root, 1, 2) + np.eye(3)
+    with double_precision():
+        lower = np.asarray(cholesky(jnp.asarray(matrices)))
+        np.testing.assert_allclose(lower, np.linalg.cholesky(matrices), atol=1e-12)
+        np.testing.assert_allclose(
+            np.asarray(inverse_lower(jnp.asarray(lower))), np.linalg.inv(lower), atol=1e-12
+        )
+        vectors = rng.normal(size=(5, 3))
+        found = np.asarray(solve_lower(jnp.asarray(lower), jnp.asarray(vectors)))
+    np.testing.assert_allclose(found, np.linalg.solve(lower, vectors[..., None])[..., 0], atol=1e-12)

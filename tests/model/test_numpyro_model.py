@@ -57,11 +57,13 @@ def test_the_same_model_as_plain_functions_and_in_numpyro(function):
     model = from_numpyro(function).bind((X, Y))
     validate(model, (X, Y))
     assert model.names == PLAIN.names
+    found, expected = (
+        jax.jit(lambda theta, m=m: (m.log_likelihood(theta, (X, Y)), m.log_prior(theta)))
+        for m in (model, PLAIN)
+    )
     for theta in np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32):
-        found, expected = (jax.jit(m.log_likelihood)(theta, (X, Y)) for m in (model, PLAIN))
-        np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)
-        found, expected = (jax.jit(m.log_prior)(theta) for m in (model, PLAIN))
-        np.testing.assert_allclose(found, expected, rtol=2e-6)
+        np.testing.assert_allclose(found(theta)[0], expected(theta)[0], rtol=2e-6, atol=1e-6)
+        np.testing.assert_allclose(found(theta)[1], expected(theta)[1], rtol=2e-6)
 
 
 def _hierarchy(y, group, num_groups):

@@ -166,10 +166,11 @@ def test_single_precision_gives_the_same_to_rounding(name, built):
     """A zero sum that holds only to rounding was once outside the support."""
     _, recipe = built[name]
     model = recipe.bind(recipe.data)
+    log_prior = jax.jit(model.log_prior)
     for theta in np.random.default_rng(4).normal(size=(8, model.dim)):
         with double_precision():
-            exact = float(jax.jit(model.log_prior)(theta))
-        assert float(jax.jit(model.log_prior)(theta.astype(np.float32))) == pytest.approx(exact, rel=1e-4)
+            exact = float(log_prior(theta))
+        assert float(log_prior(theta.astype(np.float32))) == pytest.approx(exact, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -206,6 +207,7 @@ def test_deterministics_without_rows_are_derived_and_others_left_out(built):
     np.testing.assert_allclose(draws["effect"], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_jax_keeps_its_precision():
     code = (
         "import jax, numpy as np, pymc as pm, shardmc\n"

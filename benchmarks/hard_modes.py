@@ -413,18 +413,20 @@ def outcome(case: Case) -> Outcome:
 
 def distance_to_mode(model: Any, rows: Any, theta: np.ndarray) -> float:
     """Newton decrement of the log posterior of all rows in double precision; infinite at a point that is no mode."""
+    wide = jax.tree.map(
+        lambda a: np.asarray(a, np.float32).astype(np.float64) if a.dtype.kind == "f" else a, rows
+    )
+
+    def log_posterior(t: jax.Array, rows: Any) -> jax.Array:
+        return model.log_prior(t) + jnp.sum(model.log_likelihood(t, rows))
+
+    @jax.jit
+    def derivatives(t: jax.Array, rows: Any) -> tuple[jax.Array, jax.Array]:
+        return jax.grad(log_posterior)(t, rows), jax.hessian(log_posterior)(t, rows)
+
     with double_precision():
-        table = jax.tree.map(
-            lambda a: jnp.asarray(np.asarray(a, np.float32) if a.dtype.kind == "f" else a), rows
-        )
-        wide = jax.tree.map(lambda a: a.astype(jnp.float64) if a.dtype == jnp.float32 else a, table)
-
-        def log_posterior(t: jax.Array) -> jax.Array:
-            return model.log_prior(t) + jnp.sum(model.log_likelihood(t, wide))
-
-        point = jnp.asarray(theta, jnp.float64)
-        gradient = np.asarray(jax.grad(log_posterior)(point))
-        curvature = -np.asarray(jax.hessian(log_posterior)(point))
+        gradient, hessian = derivatives(np.asarray(theta, np.float64), wide)
+    gradient, curvature = np.asarray(gradient), -np.asarray(hessian)
     if not (np.diag(curvature) > 0).all():
         return np.inf
     scale = 1 / np.sqrt(np.diag(curvature))

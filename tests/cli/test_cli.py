@@ -65,6 +65,7 @@ def test_demo_writes_a_posterior_that_loads(tmp_path):
         (("fit", "rows.parquet", "y ~ x", "--certify-draws", "5"), "draws must be at least 20"),
         (("fit", "rows.parquet", "y ~ x", "--certify-sd", "2"), "the bound must lie between 0 and 0.5"),
         (("fit", "rows.csv", "y ~ z"), "'z'"),
+        (("fit", "red.csv", "y ~ z"), "\\x1b[31mred"),  # escaped
         (("fit", "rows.csv", "y ~ x", "--family", "poison"), "'poisson'"),
         (("fit", "rows.csv", "y ~ x", "--shards", "some"), "whole number"),
         (("reproduce", "table-9"), "table-"),
@@ -75,11 +76,13 @@ def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, command, arguments,
     pd.DataFrame({"x": rng.normal(size=200), "y": rng.normal(size=200)}).to_csv(
         tmp_path / "rows.csv", index=False
     )
+    (tmp_path / "red.csv").write_text("y,\x1b[31mred\n" + "\n".join(f"{k % 7},{k % 5}" for k in range(40)))
     for shard in range(2):
         pd.DataFrame({"a": rng.normal(size=50)}).to_csv(tmp_path / f"shard-{shard}.csv", index=False)
     done = command(*arguments)
     assert done.returncode == 2, done.stderr
     assert sentence in done.stderr
+    assert "\x1b" not in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 

@@ -10,9 +10,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import hard_modes
 
 CHEAP = [case for case in hard_modes.CASES if case.cheap]
+SLOW = ("non-centred effects, 5 groups", "Student t, an outlier of 1,000 sd")
 
 
-@pytest.mark.parametrize("case", CHEAP, ids=[case.name for case in CHEAP])
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=[pytest.mark.slow] * (case.name in SLOW)) for case in CHEAP],
+)
 def test_outcome(case):
     outcome = hard_modes.outcome(case)
     assert outcome.right, outcome.what

@@ -1,8 +1,6 @@
 """Parameters of any name are fitted, saved, loaded, shown and reported under that name."""
 
 import re
-import subprocess
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -203,14 +201,3 @@ def test_a_pymc_model_with_hostile_names(tmp_path):
         posterior = fit(name, column, observed)
         again = shardmc.load(posterior.save(tmp_path / "posterior.nc"))
         np.testing.assert_array_equal(again.draws[name], expected)
-
-
-def test_the_command_line_shows_names_escaped(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text("y,\x1b[31mred\n" + "\n".join(f"{k % 7},{k % 5}" for k in range(40)))
-    call = [sys.executable, "-c", "from shardmc.cli import main; main()", "fit", str(path), "y ~ nothing"]
-    done = subprocess.run([*call, "--out", str(tmp_path / "run")], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "\\x1b[31mred" in done.stderr
-    assert "\x1b" not in done.stderr
-    assert "Traceback" not in done.stderr

@@ -139,7 +139,10 @@ def test_right_draws_are_not_called_off(exact_draws):
     assert counts["within"] > 15
 
 
-@pytest.mark.parametrize("how", ["shifted", "wide", "narrow"])
+@pytest.mark.parametrize(
+    "how",
+    ["shifted", pytest.param("wide", marks=pytest.mark.slow), pytest.param("narrow", marks=pytest.mark.slow)],
+)
 def test_wrong_draws_are_found(exact_draws, how):
     counts = verdicts(exact_draws, how)
     # At least 95 % are found: of 60, 16 and more misses have probability 2e-8.

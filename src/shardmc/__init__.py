@@ -100,6 +100,9 @@ def __dir__() -> list[str]:
 # Plots, pages and predictions are functions of a posterior in later layers; here they become its methods.
 HOMES.update(
     predict="shardmc.formulas",
+    effects="shardmc.formulas",
+    effect_draws="shardmc.formulas",
+    plot_effects="shardmc.report",
     posterior_predictive_check="shardmc.formulas",
     write_report="shardmc.report",
     repr_html="shardmc.report",

@@ -20,6 +20,7 @@ class Purpose(IntEnum):
     PREDICTIVE_CHECK = 8
     SITE = 9
     SAMPLE_ROWS = 10
+    EFFECTS = 14
 
 
 def generator(seed: int, purpose: Purpose) -> np.random.Generator:

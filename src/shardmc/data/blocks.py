@@ -38,6 +38,10 @@ class ArrayBlocks(Blocks):
     starts: np.ndarray  # (shard,) first row of each
     kept: Kept | None = None
 
+    @property
+    def in_memory(self) -> bool:
+        return True
+
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         for group, padded in groups_of(shards, size):
             yield group, make_batch(self, padded, self.rows, self.row_weights, self.starts[padded], self.kept)

@@ -127,6 +127,10 @@ class GroupedBlocks(Blocks):
         return self.groups.num_kept
 
     @property
+    def in_memory(self) -> bool:
+        return self.stretches.in_memory
+
+    @property
     def for_certificate(self) -> GroupedBlocks:
         return self if self.finer is None else replace(self, rule=self.finer)
 

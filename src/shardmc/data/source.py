@@ -106,6 +106,11 @@ class Blocks(ABC):
         return int(self.sizes.max())
 
     @property
+    def in_memory(self) -> bool:
+        """Whether batches are made without reading or copying rows."""
+        return False
+
+    @property
     def for_certificate(self) -> Blocks:
         """The same rows as the certificate evaluates them: more precisely, if the likelihood is an approximation."""
         return self

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.source import Batch, Blocks, padded
 from shardmc.engine.engine import Engine, Program, ProgramCall, T, Tree, by_shard
 from shardmc.errors import OptionError
@@ -121,7 +120,7 @@ class Local(Engine):
     def prepare(self, call: ProgramCall) -> Future[None] | None:
         """Compile a program in the background, by a call that computes no shard."""
         program, blocks, per_shard = call.program, call.blocks, call.per_shard
-        if not isinstance(blocks, ArrayBlocks):
+        if not blocks.in_memory:
             return None  # rows would have to be read
         _, size, width = self._sizes(program, blocks)
         precision = Precision.here()

@@ -1,6 +1,7 @@
 """Generalised linear models from formulas: fitting, priors, prediction."""
 
 from shardmc.formulas.design import Design, design_of
+from shardmc.formulas.effects import effect_draws, effects
 from shardmc.formulas.families import (
     FAMILIES,
     Bernoulli,
@@ -31,6 +32,8 @@ __all__ = [
     "Prior",
     "StudentT",
     "design_of",
+    "effect_draws",
+    "effects",
     "glm",
     "posterior_predictive_check",
     "predict",

@@ -18,6 +18,7 @@ from shardmc.data.columns import as_numpy
 from shardmc.errors import DataError, ModelError
 from shardmc.formulas.chunk import Chunk
 from shardmc.formulas.encoder import Encoder
+from shardmc.posterior.groups import SEPARATOR
 
 _OPEN, _CLOSE = "([{", ")]}"
 
@@ -189,6 +190,13 @@ class Factor:
     def name(self) -> str:
         return ":".join(self.columns)
 
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The levels as text."""
+        if isinstance(self.levels, pd.MultiIndex):
+            return tuple(SEPARATOR.join(map(str, level)) for level in self.levels)
+        return tuple(map(str, self.levels))
+
     @property
     def effects(self) -> tuple[str, ...]:
         """Names of the effects of a group."""
@@ -241,8 +249,10 @@ class Factor:
         return hashlib.sha256("\x1f".join(map(str, self.levels)).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it, without the levels, which may be very many."""
+        """As JSON can hold it: with labels only if the effects are parameters, because others may be very many."""
+        labels = {} if self.integrated else {"labels": list(self.labels)}
         return {
+            **labels,
             "columns": list(self.columns),
             "varying": [each.to_dict() for each in self.varying],
             "integrated": self.integrated,
@@ -251,15 +261,24 @@ class Factor:
 
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Factor:
-        """The factor that `to_dict` wrote, without levels."""
+        """The factor that `to_dict` wrote, without levels if they are integrated out."""
         varying = tuple(Varying.from_dict(each) for each in stored["varying"])
-        none = pd.Index([], dtype=object)
-        return Factor(tuple(stored["columns"]), varying, stored["integrated"], none, np.zeros(0, np.int64))
+        labels = pd.Index(stored.get("labels", ()), dtype=object)
+        return Factor(tuple(stored["columns"]), varying, stored["integrated"], labels, np.zeros(0, np.int64))
 
 
 def _keys(table: pa.Table, columns: Sequence[str]) -> pd.Index:
     arrays = [_entries(table.column(name)) for name in columns]
     return pd.Index(arrays[0]) if len(arrays) == 1 else pd.MultiIndex.from_arrays(arrays)
+
+
+def labels_of(table: pa.Table, columns: Sequence[str]) -> np.ndarray:
+    """The labels of the rows' groups, as text, (row,)."""
+    parts = [np.asarray(_entries(table.column(name))).astype(str).astype(object) for name in columns]
+    label = parts[0]
+    for part in parts[1:]:
+        label = label + SEPARATOR + part
+    return label
 
 
 def _entries(column: pa.ChunkedArray) -> Any:

@@ -19,7 +19,9 @@ from shardmc.errors import DataError, OptionError, RunError, unknown
 from shardmc.formulas.chunk import Chunk, missing, refuse_unknown
 from shardmc.formulas.chunk import Kind as ColumnKind
 from shardmc.formulas.design import Design, design_of
+from shardmc.formulas.effects import GroupPart
 from shardmc.formulas.families import Statistic
+from shardmc.formulas.groups import labels_of
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
 from shardmc.seeds import Purpose, generator
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["mean", "interval", "response", "draws"]
 KINDS: tuple[str, ...] = ("mean", "interval", "response", "draws")
+GROUPS: tuple[str, ...] = ("known", "population")
+_KEY = "\x1f"  # before the name of a factor; no column of a table that a formula can name begins so
 
 
 @final
@@ -42,10 +46,14 @@ class Predictor:
     location: np.ndarray | None  # (draw,); None if the linear predictor has none
     coefficients: np.ndarray  # (draw, column)
     auxiliary: Mapping[str, np.ndarray]  # name -> (draw, 1), or (draw, cutpoint)
+    groups: tuple[GroupPart, ...] = ()
+    """The parts of the factors' groups; none at the level of the population."""
 
     @staticmethod
-    def of(posterior: Posterior, draws: int) -> Predictor:
+    def of(posterior: Posterior, draws: int, groups: str = "known", seed: int = 0) -> Predictor:
         """A predictor from about that many of a posterior's draws, evenly spaced."""
+        if groups not in GROUPS:
+            raise unknown("value of groups", groups, GROUPS)
         design = design_of(posterior)
         chosen = evenly(posterior, draws)
         taken = {name: np.asarray(values)[chosen] for name, values in posterior.draws.items()}
@@ -55,7 +63,9 @@ class Predictor:
         location = taken[family.location] if design.has_location else None
         if location is not None and family.location_is_auxiliary:
             auxiliary[family.location], location = location, None
-        return Predictor(design, location, coefficients[:, : len(design.names)], auxiliary)
+        factors = design.factors if groups == "known" else ()
+        parts = tuple(GroupPart.of(posterior, factor, chosen, seed) for factor in factors)
+        return Predictor(design, location, coefficients[:, : len(design.names)], auxiliary, parts)
 
     @property
     def num_draws(self) -> int:
@@ -66,9 +76,21 @@ class Predictor:
         """The columns that rows must have: all except the response's."""
         design = self.design
         others = [name for e in design.roles.besides_response.values() for name in e.columns]
+        others += [
+            n for part in self.groups for v in part.factor.varying if v.encoder for n in v.encoder.kinds
+        ]
         return {
             name: design.kinds[name] for name in dict.fromkeys([*design.encoder.formula.columns, *others])
         }
+
+    @property
+    def group_columns(self) -> list[str]:
+        """The columns that name the rows' groups."""
+        return list(dict.fromkeys(name for part in self.groups for name in part.factor.columns))
+
+    def with_groups(self, chunk: Chunk, table: pa.Table) -> Chunk:
+        """A chunk with the labels of its rows' groups, under keys that are no names of columns."""
+        return chunk | {_KEY + p.factor.name: labels_of(table, p.factor.columns) for p in self.groups}
 
     def linear(self, chunk: Chunk, count: int) -> np.ndarray:
         """Linear predictor (draw, row)."""
@@ -77,6 +99,9 @@ class Predictor:
             eta = self.coefficients @ self.design.encoder.matrix(chunk).T
         if self.location is not None:
             eta = eta + self.location[:, None]
+        for part in self.groups:
+            labels = np.asarray(chunk[_KEY + part.factor.name])
+            eta = eta + part.linear(labels, part.factor.matrix(chunk, count) * part.factor.units)
         offset = self.design.roles.offset_values(chunk)
         return eta if offset is None else eta + offset
 
@@ -94,16 +119,17 @@ class Predictor:
         """The rows of a table or file as formulas take them, and their number, `at_once` at a time."""
         source = as_source(rows)
         kinds = self.kinds
-        refuse_unknown(kinds, source)
+        columns = list(dict.fromkeys([*kinds, *self.group_columns]))
+        refuse_unknown(columns, source)
         # A model with only an intercept reads no column, but needs the number of rows.
-        for table in source.tables(list(kinds) or source.column_names[:1], at_once):
-            found = missing(table, list(kinds))
+        for table in source.tables(columns or source.column_names[:1], at_once):
+            found = missing(table, columns)
             if found:
                 counts = ", ".join(f"{name!r} ({int(mask.sum())} or more)" for name, mask in found.items())
                 raise DataError(
                     f"The new rows have missing values in {counts}; drop or impute those rows first."
                 )
-            chunk = self.design.chunk(table, kinds)
+            chunk = self.with_groups(self.design.chunk(table, kinds), table)
             self.design.roles.refuse(chunk, len(table))
             yield chunk, len(table)
 
@@ -116,6 +142,7 @@ def predict(
     interval: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
+    groups: str = "known",
 ) -> pd.DataFrame | np.ndarray:
     """Predict the response of new rows.
 
@@ -135,7 +162,10 @@ def predict(
     draws
         How many of the posterior's draws to use, spread evenly over them.
     seed
-        For kind "response".
+        For kind "response", and for effects of groups.
+    groups
+        For a formula with group terms. "known": groups that the fit had get their own effects, and new groups get
+        effects drawn from their distribution, so that predictions integrate over them. "population": effects are 0.
 
     Returns
     -------
@@ -154,7 +184,7 @@ def predict(
     """
     import pandas as pd
 
-    predictor = Predictor.of(posterior, draws)
+    predictor = Predictor.of(posterior, draws, groups, seed)
     if kind == "draws":
         refuse_too_many(as_source(rows).num_rows * predictor.num_draws)
         parts = [predictor.expected(chunk, count) for chunk, count in predictor.chunks(rows, AT_ONCE)]
@@ -171,6 +201,7 @@ def predict_file(
     interval: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
+    groups: str = "known",
     on_rows: Callable[[int], None] | None = None,
 ) -> int:
     """Predict any number of rows and write the table of `predict` to a Parquet file; returns the number of rows.
@@ -203,7 +234,7 @@ def predict_file(
     done = 0
     writer: pq.ParquetWriter | None = None
     try:
-        for table in _tables(Predictor.of(posterior, draws), rows, kind, interval, seed):
+        for table in _tables(Predictor.of(posterior, draws, groups, seed), rows, kind, interval, seed):
             piece = pa.Table.from_pandas(table, preserve_index=False)
             if writer is None:
                 writer = pq.ParquetWriter(temporary, piece.schema)
@@ -320,14 +351,16 @@ def posterior_predictive_check(
 
 def _sampled(predictor: Predictor, rows: Data, sample: int, seed: int) -> Chunk:
     """Random rows of a table, with the response."""
-    source, columns = as_source(rows), predictor.design.columns
+    source = as_source(rows)
+    columns = list(dict.fromkeys([*predictor.design.columns, *predictor.group_columns]))
     refuse_unknown(columns, source)
     source = source.drop_missing(columns)
     wanted, parts, start = spread_positions(source.num_rows, sample, seed), [], 0
     for table in source.tables(columns):
         parts.append(table.take(wanted[(wanted >= start) & (wanted < start + len(table))] - start))
         start += len(table)
-    return predictor.design.chunk(pa.concat_tables(parts))
+    table = pa.concat_tables(parts)
+    return predictor.with_groups(predictor.design.chunk(table), table)
 
 
 def _means_at_ends(expected: np.ndarray) -> dict[str, Statistic]:

@@ -316,8 +316,12 @@ class _Formula:
         design, notes = prepared.design, posterior.notes
         if prepared.dropped:
             notes = (*notes, f"{prepared.dropped} rows with missing values were dropped.")
+        groups = posterior.groups
+        if groups is not None and design.unit is not None:
+            groups = replace(groups, labels=design.unit.labels)
         return replace(
             posterior,
+            groups=groups,
             draws=named_draws(design, posterior.draws),
             notes=notes,
             findings=tuple(ordered((*posterior.findings, *_separation(prepared)))),

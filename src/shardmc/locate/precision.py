@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.grouped import GroupedRows
 from shardmc.data.source import Batch, Blocks
 from shardmc.engine import Engine
@@ -229,7 +228,7 @@ def _measured(noise: Noise | None, double: bool) -> Choice:
 def _compile_ahead(model: Model, blocks: Blocks) -> Callable[[], object]:
     """Compile the programs of `measure_noise` in the background. Call the result to wait for it."""
     # A model that holds arrays cannot be traced in both precisions at once; other blocks would read their rows.
-    if model.holds_arrays or not isinstance(blocks, ArrayBlocks):
+    if model.holds_arrays or not blocks.in_memory:
         return lambda: None
     points = np.zeros((_POINTS, model.dim), np.float32)
 

@@ -131,6 +131,7 @@ class Driver:
             curvature=None if mode is None else mode.curvature,
             certificate=checked.certificate,
             polished=state.polished,
+            groups=state.groups,
             findings=checked.findings,
             notes=(*(() if precision is None else precision.notes), *self._folder.notes, *state.notes),
             plan=plan if precision is None else replace(plan, **precision.plan),

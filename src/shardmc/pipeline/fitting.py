@@ -21,7 +21,7 @@ from shardmc.model import Model, Recipe, validate
 from shardmc.model.fingerprint import fingerprint
 from shardmc.pipeline.checking import CheckDraws, Polish
 from shardmc.pipeline.driver import Driver, Folder
-from shardmc.pipeline.grouping import LocateGroups
+from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
 from shardmc.pipeline.stage import Job
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, LocateShards, SampleShards
 from shardmc.posterior import Plan, Posterior
@@ -43,7 +43,7 @@ FIT = (
 )
 """The stages of a fit, after its rows are read and split."""
 
-FIT_GROUPS = (LocateGroups(), *FIT[2:])
+FIT_GROUPS = (LocateGroups(), *FIT[2:], DescribeGroups())
 """The stages of a fit whose shards are made of groups."""
 
 

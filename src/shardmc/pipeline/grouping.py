@@ -15,9 +15,10 @@ from shardmc.errors import ModelError
 from shardmc.locate import Start, choose_precision, locate
 from shardmc.locate.ascent import Ascent
 from shardmc.locate.terms import Evaluator, sampled_score
-from shardmc.mixed import GroupLikelihood, blank_centers, center_groups, product_rule
+from shardmc.mixed import GroupLikelihood, blank_centers, center_groups, moments_of_effects, product_rule
 from shardmc.model import Density, Model
-from shardmc.pipeline.stage import Job, Log, Stage, State
+from shardmc.pipeline.stage import Job, Log, Stage, State, known
+from shardmc.posterior.groups import GroupMoments
 from shardmc.types import Frame, Mode
 
 _FIRST_GROUPS = 4_000
@@ -59,6 +60,21 @@ class LocateGroups(Stage):
             shards=centered,
             nodes=place,
         )
+
+
+@final
+class DescribeGroups(Stage):
+    """The moments of the effects of every group, at the mean of the parameters' draws."""
+
+    name = "effects"
+
+    def run(self, job: Job, state: State, log: Log) -> State:
+        blocks = state.blocks.for_certificate
+        assert isinstance(blocks, GroupedBlocks)
+        theta = known(state.combined).theta
+        point = theta[np.isfinite(theta).all(axis=1)].mean(axis=0)
+        found = moments_of_effects(job.model, _likelihood(job.model), blocks, point, job.engine)
+        return state.after(self, passes=1.0 + job.model.dim, groups=GroupMoments((), point, **found))
 
 
 def _likelihood(model: Model) -> GroupLikelihood:

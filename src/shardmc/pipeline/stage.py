@@ -16,6 +16,7 @@ from shardmc.engine import Engine, ProgramCall
 from shardmc.locate import Choice
 from shardmc.model import Model
 from shardmc.posterior import ShardTable
+from shardmc.posterior.groups import GroupMoments
 from shardmc.sample import Auto, Sampled, Sampler, ShardChains
 from shardmc.types import Combiner, Finding, Located, Mode
 
@@ -78,6 +79,8 @@ class State:
     combined: PosteriorDraws | None = None
     checked: Checked | None = None
     polished: Polished | None = None
+    groups: GroupMoments | None = None
+    """The effects of groups, without their labels."""
     passes: Mapping[str, float] = field(default_factory=dict)
     """Stage -> how often it evaluated the likelihood of all rows."""
     notes: tuple[str, ...] = ()

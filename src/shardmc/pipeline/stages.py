@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import ProgramCall
 from shardmc.errors import ModelError, SamplingError
 from shardmc.locate import (
@@ -20,6 +21,7 @@ from shardmc.locate import (
     newton_steps,
 )
 from shardmc.model import Model
+from shardmc.pipeline.grouping import recentered
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.sample import Sampled, sample, sample_call
 from shardmc.seeds import Purpose, generator
@@ -95,7 +97,9 @@ class LocateShards(Stage):
     def save(self, state: State) -> dict[str, np.ndarray]:
         located, kept = known(state.located), state.kept
         positions = [np.empty(0, np.int64)] * located.num_shards if kept is None else kept
+        nodes = {} if state.nodes is None else {"nodes": np.array(state.nodes)}
         return {
+            **nodes,
             "mode": located.mode.theta,
             "curvature": located.mode.curvature,
             "decrement": np.array(located.mode.decrement),
@@ -115,12 +119,18 @@ class LocateShards(Stage):
             arrays["found"],
         )
         kept = np.split(arrays["kept_positions"], np.cumsum(arrays["kept_counts"])[:-1])
+        precision = Choice.from_array(arrays["precision"], job.precision)
+        blocks = state.blocks
+        if isinstance(blocks, GroupedBlocks):
+            with precision.applied():
+                blocks = recentered(job, blocks, located.mode.theta, int(arrays["nodes"]))
         return state.after(
             self,
-            precision=Choice.from_array(arrays["precision"], job.precision),
+            precision=precision,
             mode=located.mode,
             kept=kept,
-            shards=state.shards.keep(kept),
+            blocks=blocks,
+            shards=blocks.keep(kept),
             located=located,
         )
 

@@ -16,8 +16,9 @@ from shardmc.check.certification import Polished
 from shardmc.check.mixing import split_r_hat
 from shardmc.errors import RunError
 from shardmc.names import shown, shown_text
+from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.prediction import predict_by
-from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
+from shardmc.posterior.tree import axes, from_tree, part, read_by, to_tree
 from shardmc.types import Data, Finding
 
 if TYPE_CHECKING:
@@ -157,6 +158,8 @@ class Posterior:
     notes: tuple[str, ...] = field(default=(), metadata=read_by(tuple))
     regression: Regression | None = field(default=None, metadata=read_by(Regression.from_dict))
     """The formula, for a posterior that `glm` made."""
+    groups: GroupMoments | None = field(default=None, metadata=part())
+    """The effects of the groups of a mixed model; `effects` shows them."""
     seconds: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))
     """Stage -> how long it took."""
     passes: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))
@@ -243,6 +246,7 @@ class Posterior:
         interval: float = 0.95,
         draws: int = 1000,
         seed: int = 0,
+        groups: str = "known",
     ) -> pd.DataFrame | np.ndarray:
         """Predict new rows: `shardmc.predict` for a posterior that a formula made, also after it was loaded.
 
@@ -257,10 +261,27 @@ class Posterior:
             the natural scale. It is evaluated for every draw.
         interval, draws, seed
             The interval's probability; how many of the draws to use; for kind "response".
+        groups
+            For a formula with group terms: "known" uses the effects of groups that the fit had, and integrates over
+            those of new groups; "population" leaves effects out.
         """
         if function is None:
-            return provided("predict")(self, rows, kind, interval=interval, draws=draws, seed=seed)
+            return provided("predict")(
+                self, rows, kind, interval=interval, draws=draws, seed=seed, groups=groups
+            )
         return predict_by(self, rows, function, kind, interval=interval, draws=draws)
+
+    def effects(self, factor: str | None = None, *, interval: float = 0.95) -> pd.DataFrame:
+        """Mean, sd and interval of the effects of every group, for a formula with group terms such as (1 | g)."""
+        return provided("effects")(self, factor, interval=interval)
+
+    def effect_draws(self, factor: str | None = None, **options: Any) -> dict[str, np.ndarray]:
+        """Draws of the effects of the groups named by `groups`: name of the effect -> (draw, group)."""
+        return provided("effect_draws")(self, factor, **options)
+
+    def plot_effects(self, factor: str | None = None, **options: Any) -> Figure:
+        """Means and intervals of the effects of groups, in their order of size."""
+        return provided("plot_effects")(self, factor, **options)
 
     def predictive_check(self, rows: Data, **options: Any) -> pd.DataFrame:
         """Compare observed responses of a sample of rows with simulated ones, for a posterior of a formula."""

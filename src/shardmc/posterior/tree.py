@@ -36,6 +36,11 @@ def read_by(function: Callable[[Any], Any]) -> dict[str, Any]:
     return {"read": function}
 
 
+def part() -> dict[str, Any]:
+    """Metadata of a field that is stored as a group of arrays of its own; None is not stored."""
+    return {"part": True}
+
+
 def to_tree(posterior: Posterior) -> xr.DataTree:
     """The groups posterior, unconstrained, sample_stats and shards."""
     import xarray as xr
@@ -55,6 +60,8 @@ def to_tree(posterior: Posterior) -> xr.DataTree:
             "shards": xr.Dataset(_arrays(posterior.shards), coords=coordinate),
         }
     )
+    if posterior.groups is not None:
+        tree["groups"] = xr.DataTree(xr.Dataset(_arrays(posterior.groups)))
     record = {name: _plain(getattr(posterior, name)) for name in _readers(type(posterior))}
     renamed = {stored(name): name for name in posterior.draws if stored(name) != name}
     tree.attrs[_ATTRIBUTE] = json.dumps(
@@ -85,8 +92,17 @@ def from_tree(tree: xr.DataTree, kind: type[Posterior], shard_kind: type[Any]) -
         names=tuple(record["names"]),
         shard=_flat(stats["shard"].values) if "shard" in stats else None,
         shards=shard_kind(**_read_arrays(shard_kind, shards)),
+        groups=_read_groups(tree),
         **_read_arrays(kind, unconstrained),
         **values,
+    )
+
+
+def _read_groups(tree: xr.DataTree) -> Any:
+    from shardmc.posterior.groups import GroupMoments
+
+    return (
+        GroupMoments(**_read_arrays(GroupMoments, tree["groups"].to_dataset())) if "groups" in tree else None
     )
 
 

@@ -72,6 +72,56 @@ def plot_forest(
     return figure
 
 
+@styled
+def plot_effects(
+    posterior: Posterior,
+    factor: str | None = None,
+    *,
+    effect: str | None = None,
+    most: int = 60,
+    interval: float = 0.95,
+) -> Figure:
+    """Means and central intervals of the effects of groups, from the smallest to the largest.
+
+    Parameters
+    ----------
+    factor
+        The grouping factor. It may be left out if there is only one.
+    effect
+        Which effect, such as "Intercept", if a group has several; the first by default.
+    most
+        With more groups than this, that many are shown, evenly spread over all, and names are left out.
+    """
+    table = posterior.effects(factor, interval=interval)
+    name = str(table.index.names[0])
+    if table.index.nlevels > 1:
+        available = list(dict.fromkeys(table.index.get_level_values(1)))
+        effect = available[0] if effect is None else effect
+        if effect not in available:
+            raise unknown("effect", effect, available)
+        table = table.xs(effect, level=1)
+    table = table.sort_values("mean")
+    chosen = np.unique(np.linspace(0, len(table) - 1, min(most, len(table))).round().astype(int))
+    part = table.iloc[chosen]
+    names = (
+        [shortened(shown(str(label)), _LONGEST) for label in part.index] if len(part) == len(table) else []
+    )
+    figure = SharedFigure((_WIDTH, len(part) * _ROW * (1.0 if names else 0.5) + 0.5))
+    left = left_margin(names) if names else 0.04
+    axes = figure.add_axes(
+        (left, 0.40 / figure.get_figheight(), 0.97 - left, 1 - 0.5 / figure.get_figheight())
+    )
+    rows = np.arange(len(part), dtype=float)
+    axes.hlines(rows, part["lower"], part["upper"], color=COLORS["after"], linewidth=1.0)
+    axes.plot(part["mean"], rows, "o", color=COLORS["combined"], markersize=_DOT)
+    axes.axvline(0.0, color=COLORS["rule"], linewidth=0.8, zorder=0)
+    axes.set_yticks(rows if names else [], names)
+    of_all = "" if names else f", {len(part)} of {len(table):,}"
+    axes.set_xlabel(f"{effect or 'effect'} of {shown(name)}{of_all}")
+    tidy_axis(axes)
+    return figure
+
+
 def _by_reach(table: np.ndarray) -> list[list[int]]:
     """Groups of rows whose largest absolute values are of similar size. Rows keep their order within a group."""
     reach = np.nan_to_num(np.abs(table[:, [0, 3]]).max(axis=1))

@@ -110,7 +110,11 @@ class GroupLogLikelihood(GroupLikelihood):
         eta = self.linear_predictor(params, rows)
         effects = effects / self.design.scaling.response_scale
         columns = rows.get("columns")
-        eta = eta + (effects[:, :1] if columns is None else jnp.einsum("smq,sq->sm", columns, effects))
+        if columns is None:
+            eta = eta + effects[:, :1]
+        else:
+            # Written out, because a matrix product would not be fused with what follows.
+            eta = sum((columns[..., k] * effects[:, k, None] for k in range(effects.shape[1])), eta)
         return self.design.family.log_likelihood_of_groups(
             eta,
             rows["response"],

@@ -19,7 +19,8 @@ os.environ |= {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-# Most of a test's time is compilation, so compile fast. `XLA_FLAGS= pytest ...` compiles as users do.
+# Most of a test's time is compilation, so compile fast. `XLA_FLAGS= pytest ...` compiles as users do. If a release of
+# JAX drops one of these flags, XLA stops and names it.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"

@@ -2,7 +2,10 @@
 
 import gc
 import os
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,8 @@ os.environ |= {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-# Most of a test's time is compilation, so compile fast. `XLA_FLAGS= pytest ...` compiles as users do.
+# Most of a test's time is compilation, so compile fast. `XLA_FLAGS= pytest ...` compiles as users do. If a release of
+# JAX drops one of these flags, XLA stops and names it.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -33,6 +37,25 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"No real data: {folder} is not there, and SHARDMC_DATA does not point elsewhere.")
     return folder
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capfd) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command of shardmc in `tmp_path`, in this process: a process of its own would take seconds to start."""
+    from shardmc.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["shardmc", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), *capfd.readouterr())
+
+    return run
 
 
 @pytest.fixture(autouse=True, scope="module")

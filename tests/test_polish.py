@@ -54,6 +54,7 @@ def true_errors(theta, reference):
     return (theta.mean(axis=0) - reference.theta.mean(axis=0)) / sd, theta.std(axis=0) / sd
 
 
+@pytest.mark.slow
 def test_a_wrong_combination_becomes_right(polished, reference):
     before, after = polished.polished.before, polished.certificate
     assert before.verdict == "off"
@@ -68,6 +69,7 @@ def test_a_wrong_combination_becomes_right(polished, reference):
     assert (np.abs(sd - after.sd_ratio) < 6 * noise_sd).all()
 
 
+@pytest.mark.slow
 def test_the_same_bound_rejects_the_draws_as_they_were(model, rows, polished, reference):
     plain = shardmc.fit(
         model, rows, shards=SHARDS, draws=6_000, keep=None, combiner=Recenter.algorithm_1(), seed=1
@@ -80,12 +82,14 @@ def test_the_same_bound_rejects_the_draws_as_they_were(model, rows, polished, re
     assert plain.plan.polish is False
 
 
+@pytest.mark.slow
 def test_both_scales_hold_the_polished_draws(model, polished):
     np.testing.assert_allclose(polished.draws["beta"], polished.theta, rtol=1e-5)
     assert polished.shard is not None
     assert len(polished.shard) == polished.num_draws
 
 
+@pytest.mark.slow
 def test_the_result_says_what_was_done(polished, tmp_path):
     assert polished.plan.polish is True
     assert polished.seconds["polish"] > 0
@@ -101,6 +105,7 @@ def test_the_result_says_what_was_done(polished, tmp_path):
     assert "moved by the combiner, and polished" in page
 
 
+@pytest.mark.slow
 def test_a_good_combination_stays_good(model, rows, reference):
     fitted = shardmc.fit(model, rows, shards=8, draws=6_000, polish=True, seed=1)
     assert fitted.polished.before.verdict == "within"

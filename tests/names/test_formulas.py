@@ -1,8 +1,5 @@
 """A column of any name is a predictor like any other in a formula, or the formula is refused in one sentence."""
 
-import sys
-from subprocess import run
-
 import jax
 import numpy as np
 import pandas as pd
@@ -165,19 +162,13 @@ def test_levels_with_control_characters_are_saved_and_reported(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_line_fits_hostile_columns(tmp_path):
+def test_the_command_line_fits_hostile_columns(tmp_path, command):
     name = "a/\x1b[31m"
     pq.write_table(pa.table(table(name) | {"row weights": np.ones(ROWS)}), tmp_path / "rows.parquet")
-    call = [
-        sys.executable,
-        "-c",
-        "from shardmc.cli import main; main()",
-        "fit",
-        "rows.parquet",
-        f"y ~ `{name}` + z",
-    ]
-    call += ["--weights", "row weights", "--shards", "2", "--draws", "60", "--memory", "0", "--out", "run"]
-    done = run([*call, "--prior", f"{name}=normal(0, 9)"], capture_output=True, text=True, cwd=tmp_path)
+    done = command(
+        *("fit", "rows.parquet", f"y ~ `{name}` + z", "--weights", "row weights", "--shards", "2"),
+        *("--draws", "60", "--memory", "0", "--out", "run", "--prior", f"{name}=normal(0, 9)"),
+    )
     assert done.returncode == 0, done.stderr
     assert "a/\\x1b[31m" in done.stdout
     assert "\x1b[31m" not in done.stdout

@@ -158,6 +158,7 @@ def test_a_number_named_like_an_entry_is_refused():
     assert clash({"a": (2,), "a[0]": (2,), "a[0][0]": ()}) == ("a[0]", "a[0][0]")
 
 
+@pytest.mark.slow
 def test_a_numpyro_model_with_hostile_names(tmp_path):
     y = np.random.default_rng(0).normal(size=400).astype(np.float32)
 
@@ -183,6 +184,7 @@ def test_a_numpyro_model_with_hostile_names(tmp_path):
         shardmc.fit(shardmc.from_numpyro(alike), {"y": y})
 
 
+@pytest.mark.slow
 def test_a_pymc_model_with_hostile_names(tmp_path):
     pm = pytest.importorskip("pymc")
     values = np.random.default_rng(0).normal(size=400)

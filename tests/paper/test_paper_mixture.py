@@ -146,6 +146,7 @@ def test_sticks_on_weighted_rows_are_sticks_on_repeated_rows():
     assert alike(weighted, unweighted) < ALARM
 
 
+@pytest.mark.slow
 def test_the_stick_is_all_used_and_breaks_as_it_should():
     count = jnp.array([3.0, 0.0, 2.0, 5.0])
     keys = jax.random.split(jax.random.key(0), 50_000)

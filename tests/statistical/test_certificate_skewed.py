@@ -111,7 +111,9 @@ def test_right_draws_can_be_told(name):
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("how", ["higher", "lower", "wide", "narrow"])
+@pytest.mark.parametrize(
+    "how", ["higher", "wide", *(pytest.param(how, marks=pytest.mark.slow) for how in ("lower", "narrow"))]
+)
 def test_wrong_draws_are_off_and_never_within(name, how):
     counts = verdicts(TARGETS[name], lambda theta, rng: spoiled(theta, how))
     assert counts["within"] == 0

@@ -20,6 +20,7 @@ LEVEL = 5e-10
 NUM_DRAWS = 2000
 CASES = [(dim, shards) for dim in (1, 2, 10, 50) for shards in (2, 10, 100)]
 FEW_USED = [(1, 100), (2, 100)]
+LARGE = [(10, 100), (50, 100)]
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,7 @@ def off(found: np.ndarray, variance: float = 1.0) -> list[str]:
 @pytest.mark.parametrize(
     ("dim", "num_shards"),
     [
-        pytest.param(*case, marks=pytest.mark.slow) if case == (50, 100) else case
+        pytest.param(*case, marks=[pytest.mark.slow] * (case in LARGE))
         for case in CASES
         if case not in FEW_USED
     ],
@@ -262,7 +263,10 @@ def test_weierstrass_is_exact(dim, num_shards):
     assert off(repeated(gaussian(dim, num_shards), run, 1000, 20)) == []
 
 
-@pytest.mark.parametrize(("dim", "num_shards"), [(1, 2), (1, 100), (2, 10), (10, 2), (10, 100), (50, 10)])
+@pytest.mark.parametrize(
+    ("dim", "num_shards"),
+    [(1, 2), (1, 100), (2, 10), (10, 2), pytest.param(10, 100, marks=pytest.mark.slow), (50, 10)],
+)
 def test_weierstrass_with_a_gaussian_kernel_is_exact(dim, num_shards):
     method = Weierstrass(kernel="gaussian", accept=0.5)
     run = lambda draws, rng: method(draws, None, rng).values  # noqa: E731
@@ -298,7 +302,10 @@ def test_the_repeated_test_rejects_variance_weights():
     assert off(repeated(gaussian(10, 10), lambda draws, rng: variance_weights(draws), 1000, 20)) != []
 
 
-@pytest.mark.parametrize(("dim", "num_shards"), [(1, 2), (1, 10), (2, 2), (2, 10)])
+@pytest.mark.parametrize(
+    ("dim", "num_shards"),
+    [pytest.param(d, k, marks=[pytest.mark.slow] * (k == 10)) for d in (1, 2) for k in (2, 10)],
+)
 def test_kernel_products_in_few_dimensions(dim, num_shards):
     problem = gaussian(dim, num_shards)
     semi = Product(kind="semiparametric")
@@ -319,7 +326,7 @@ def test_kernel_products_of_many_shards_whose_draws_reach_the_posterior(dim, kin
 
     Their product stays the same: the mean of all precision-weighted means does not change.
     """
-    problem = gaussian(dim, 100)
+    problem = gaussian(dim, 50)
     near = replace(problem, shard_means=(problem.shard_means + problem.mean) / 2)
     widened = 1 + 1000 ** (-2 / (4 + dim)) if kind == "nonparametric" else 1.0
     run = lambda draws, rng: Product(kind=kind)(draws, None, rng).values  # noqa: E731

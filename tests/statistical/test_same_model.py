@@ -18,7 +18,7 @@ import shardmc
 
 COMPARISONS = 40
 Z = stats.norm.isf(1e-6 / (2 * COMPARISONS))
-ROWS = 4_000
+ROWS = 2_000
 HALF = {"shards": 4, "draws": 8_000, "check": False, "weights": np.arange(ROWS) % 2}
 """Options of the control. Weights of 0 and 1 leave out half of the rows, and the programs are those of all rows."""
 
@@ -81,7 +81,7 @@ def is_close(ours, theirs):
 
 @pytest.mark.slow
 def test_the_same_numpyro_function_under_mcmc_and_under_fit(rows):
-    mcmc = MCMC(NUTS(joint), num_warmup=500, num_samples=3_000, progress_bar=False)
+    mcmc = MCMC(NUTS(joint), num_warmup=500, num_samples=2_000, progress_bar=False)
     mcmc.run(jax.random.key(5), **rows, num_groups=3)
     theirs = mcmc.get_samples()
     model = shardmc.from_numpyro(joint, num_groups=3)

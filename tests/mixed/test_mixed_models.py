@@ -192,3 +192,14 @@ def test_a_normal_response_with_correlated_slopes_has_the_exact_likelihood() -> 
         # The response is scaled, and constants are left out.
         constant = len(part) * (0.5 * np.log(2 * np.pi) + np.log(scale))
         assert found[place] == pytest.approx(wanted + constant, abs=1e-6)
+
+
+def test_the_mode_belongs_to_the_nodes_that_are_used() -> None:
+    """Large counts in small groups need more nodes than the search starts with; the draws must follow."""
+    rng = np.random.default_rng(3)
+    g = np.repeat(np.arange(1_500), 3)
+    y = rng.poisson(np.exp(1.0 + (1.2 * rng.normal(size=1_500))[g]))
+    table = pd.DataFrame({"g": g, "y": y})
+    posterior = shardmc.glm("y ~ 1 + (1 | g)", table, family="poisson", draws=1_000, shards=4)
+    assert posterior.certificate is not None
+    assert posterior.certificate.verdict == "within"

@@ -45,11 +45,12 @@ class LocateGroups(Stage):
         search = _Search(job, blocks)
         search.start()
         search.finish()
+        place = search.choose_nodes()
+        search.use_nodes(place)
         choice = choose_precision(job.precision, job.model, search.blocks, job.engine, search.mode.frame)
         with choice.applied():
             if choice.double:
                 search.finish()
-            place = search.choose_nodes()
             centered = recentered(job, blocks, search.mode.theta, place)
         return state.after(
             self,
@@ -224,6 +225,12 @@ class _Search:
                 return place - 1
             before = score
         return len(ladder) - 2
+
+    def use_nodes(self, place: int) -> None:
+        """Find the mode again if it was found with other nodes."""
+        if self.likelihood.local is not None and place != _FIRST:
+            self.blocks = _with_rule(self.blocks, self.likelihood.local.size, place)
+            self.finish()
 
     def _some(self) -> range:
         """A few shards with enough groups to learn from."""

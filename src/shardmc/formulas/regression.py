@@ -18,6 +18,7 @@ from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_dr
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary, named_family
 from shardmc.formulas.formula import Formula, Roles, declared_levels
+from shardmc.formulas.group_checks import group_findings, refuse_groups
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, split_formula
 from shardmc.formulas.mixed import default_priors, start_of
 from shardmc.formulas.priors import Prior, choose_priors
@@ -49,6 +50,8 @@ class Prepared:
     separating: tuple[str, ...]
     """Coefficients without an estimate, because their column separates the responses."""
     dropped: int
+    findings: tuple[Finding, ...] = ()
+    """What is doubtful about the groups."""
 
 
 def prepare(
@@ -120,6 +123,8 @@ def prepare(
         factors = find_factors(group_terms, effects, source)
     design = Design(encoder, roles, family, kinds, scaling, {}, source.num_rows, factors)
     _refuse_repeated(design)
+    refuse_groups(design)
+    findings = group_findings(design, source)
     scale = family.coefficient_scale(response)
     of_groups = {name: prior for factor in factors for name, prior in default_priors(factor, scale).items()}
     chosen = choose_priors(
@@ -131,7 +136,7 @@ def prepare(
     if design.unit is not None:
         rows = GroupedSource(rows, UNIT, design.unit.counts)
     separating = tuple(summary.separating(design.names, family))
-    return Prepared(design, rows, response, separating, before - source.num_rows)
+    return Prepared(design, rows, response, separating, before - source.num_rows, findings)
 
 
 def _varying(
@@ -324,7 +329,7 @@ class _Formula:
             groups=groups,
             draws=named_draws(design, posterior.draws),
             notes=notes,
-            findings=tuple(ordered((*posterior.findings, *_separation(prepared)))),
+            findings=tuple(ordered((*posterior.findings, *_separation(prepared), *prepared.findings))),
             regression=Regression(
                 formula=design.encoder.formula.text,
                 family=str(design.family),

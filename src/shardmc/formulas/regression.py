@@ -218,14 +218,15 @@ def glm(
     drop_missing: bool = False,
     **fit_options: Any,
 ) -> Posterior:
-    """Fit a generalised linear model to a table of any size.
+    """Fit a generalised linear model, or a mixed model, to a table of any size.
 
     Parameters
     ----------
     formula
         `response ~ predictors`, such as "claims ~ age + C(region) + bs(power, df=4) + age:power". Columns of text are
         categories; numbers are made so by C(...). Functions must be elementwise (np.log, np.sqrt, ...) or one of C,
-        center, scale, standardize, bs, cr, cc, poly; `.` stands for all other columns.
+        center, scale, standardize, bs, cr, cc, poly; `.` stands for all other columns. (1 + x | g) adds an intercept
+        and a slope for every group of column g, (1 + x || g) the same without correlation, (1 | a/b) nested groups.
     data
         A pandas, polars or Arrow table, a dictionary of arrays, or the path of a Parquet file or folder, or of a CSV
         file.
@@ -234,8 +235,9 @@ def glm(
         "student_t" ("student_t(df=4)"), "ordinal", or a `Family`.
     priors
         Name of a coefficient or term, "coefficients", "Intercept", "sigma", ... -> "normal(0, 1)" and the like, in the
-        columns' own units. The intercept's is for all predictors at their means. See `choose_priors` for the
-        defaults; `posterior.regression.priors` has those used.
+        columns' own units. The intercept's is for all predictors at their means. Of group terms: the sds of effects,
+        such as "sd_g__Intercept", and their correlations, "cor_g" -> "lkj(2)". See `choose_priors` for the defaults;
+        `posterior.regression.priors` has those used.
     offset
         A column, or an expression of columns, added to the linear predictor.
     exposure
@@ -250,8 +252,9 @@ def glm(
     Returns
     -------
     Posterior
-        Draws named "Intercept", after the design's columns ("age", "C(region)[T.b]"), and "sigma", "shape" or "nu",
-        all in the columns' own units. Its `predict` works also after it was saved and loaded.
+        Draws named "Intercept", after the design's columns ("age", "C(region)[T.b]"), "sigma", "shape" or "nu", and
+        "sd_g__x" and "cor_g__Intercept__x" of group terms, all in the columns' own units. Its `predict` works also
+        after it was saved and loaded.
 
     Examples
     --------

@@ -1,10 +1,16 @@
 """Mixed models as a user meets them: refusals, warnings, the command line, and what a posterior offers."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import shardmc
+from shardmc.cli.app import app
 from shardmc.data import as_source
 from shardmc.errors import DataError, ModelError, OptionError, ShardmcError
 from shardmc.formulas.families import Family, Gaussian, Poisson, named_family
@@ -111,3 +117,89 @@ def test_only_glm_takes_a_formula(model: object, match: str) -> None:
     for call in (shardmc.fit, lambda model, rows: shardmc.sample_shard(model, rows, share=0.5)):
         with pytest.raises(ModelError, match=match):
             call(model, table())
+
+
+FORMULA = "c ~ x + (1 | g)"
+OPTIONS = {"family": "poisson", "shards": 2, "draws": 200}
+
+
+def command(*arguments: object) -> str:
+    """What a command prints, in one line; a mistake is raised as itself."""
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return " ".join(result.output.split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with rows, and with a run of the command line."""
+    made = tmp_path_factory.mktemp("mixed")
+    table(60, 5).to_parquet(made / "rows.parquet")
+    options = [part for name, value in OPTIONS.items() for part in (f"--{name}", value)]
+    shown = command("fit", made / "rows.parquet", FORMULA, *options, "--out", made / "run")
+    assert "sd_g__Intercept ~ half_student_t(3, 2.5)" in shown
+    assert "repeated" not in shown
+    assert "<html" in (made / "run" / "report.html").read_text()
+    return made
+
+
+def test_the_command_line_predicts_known_and_new_groups(folder: Path) -> None:
+    new = pd.DataFrame({"x": [0.0, 0.0], "g": ["g0", "new"]})
+    new.to_parquet(folder / "new.parquet")
+    predicted = {}
+    for groups in ("known", "population"):
+        out = folder / f"{groups}.parquet"
+        command("predict", folder / "run", folder / "new.parquet", "--out", out, "--groups", groups)
+        predicted[groups] = pd.read_parquet(out)["mean"].to_numpy()
+    assert predicted["known"][0] != predicted["known"][1]
+    assert predicted["population"][0] == predicted["population"][1]
+    with pytest.raises(OptionError, match="Valid: known, population"):
+        command("predict", folder / "run", folder / "new.parquet", "--out", folder / "x", "--groups", "all")
+
+
+def test_a_mistake_in_a_group_term_is_exit_code_2(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "shardmc", "fit", "rows.parquet", "c ~ x + (1 | no_column)", "--out", "other"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Unknown column 'no_column'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupted_run_goes_on_with_the_same_draws(folder: Path) -> None:
+    class Interruption(Exception):
+        pass
+
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if stage == "sample" and done:
+            raise Interruption
+
+    rows, run = folder / "rows.parquet", folder / "interrupted"
+    with pytest.raises(Interruption):
+        shardmc.glm(FORMULA, str(rows), **OPTIONS, run_dir=run, progress=interrupt)
+    resumed = shardmc.glm(FORMULA, str(rows), **OPTIONS, run_dir=run)
+    loaded = shardmc.load(folder / "run")
+    assert all((resumed.draws[name] == values).all() for name, values in loaded.draws.items())
+    assert loaded.effects("g").equals(resumed.effects("g"))
+
+
+def test_rows_cannot_be_appended_to_a_mixed_model(folder: Path) -> None:
+    model = shardmc.Model(lambda params, rows: -(params["mu"] ** 2) * rows["x"], None, {"mu": ()})
+    with pytest.raises(OptionError, match="Fit all rows again"):
+        shardmc.append(folder / "run", model, table())
+
+
+@pytest.mark.cluster
+def test_dask_gives_the_same_draws(folder: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        found = shardmc.glm(FORMULA, table(60, 5), **OPTIONS, engine=shardmc.Dask(client))
+    loaded = shardmc.load(folder / "run")
+    assert all((found.draws[name] == values).all() for name, values in loaded.draws.items())

@@ -101,6 +101,10 @@ class GroupedBatch:
         )
         return rows, weights
 
+    def packed(self) -> GroupedBatch:
+        """The same shards in arrays with only their slices, to be sent to another process."""
+        return replace(self, stretches=self.stretches.packed(), groups=self.groups.packed())
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,6 +11,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = {
     "covertype": "covtype.npz",
     "fremtpl2": "freMTPL2.parquet",
+    "late_flights": "nycflights13_flights.parquet",
     "nycflights13": "nycflights13_flights.parquet",
 }
 

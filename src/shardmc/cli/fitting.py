@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 Rows = Annotated[str, typer.Argument(help="A Parquet file or folder, or a CSV file: a path or a URL.")]
-Formula = Annotated[str, typer.Argument(help='For example "y ~ x1 + C(region) + x1:x2".')]
+Formula = Annotated[
+    str, typer.Argument(help='For example "y ~ x1 + C(region) + x1:x2", or "y ~ x + (1 + x | g)".')
+]
 FamilyName = Annotated[
     str,
     typer.Option(
@@ -73,9 +75,10 @@ CertifyDraws = Annotated[
     ),
 ]
 CertifyRows = Annotated[
-    float,
+    float | None,
     typer.Option(
-        help="The part of the rows that each gradient reads. Below 1 the certificate is cheaper and less precise."
+        help="The part of the rows that each gradient reads. Below 1 the certificate is cheaper and less precise. The "
+        "default is 1, and 0.2 for mixed models."
     ),
 ]
 CertifyMean = Annotated[
@@ -110,12 +113,12 @@ def fit(
     polish: Polish = False,
     precision: PrecisionName = "auto",
     certify_draws: CertifyDraws = 100,
-    certify_rows: CertifyRows = 1.0,
+    certify_rows: CertifyRows = None,
     certify_mean: CertifyMean = 0.1,
     certify_sd: CertifySd = 0.1,
     report: Report = True,
 ) -> None:
-    """Fit a generalised linear model to a table of any size, and print and save its certified posterior."""
+    """Fit a generalised linear (mixed) model to a table of any size, and print and save its certified posterior."""
     from rich.console import Console
 
     from shardmc.check import Certify
@@ -124,7 +127,8 @@ def fit(
     from shardmc.formulas import glm
 
     most = max(certify_draws, Certify.max_draws)
-    certify = Certify(certify_draws, most, certify_rows, certify_mean, certify_sd)
+    rows_read = 1.0 if certify_rows is None else certify_rows
+    certify = Certify(certify_draws, most, rows_read, certify_mean, certify_sd)
     console = Console()
     with StageBars() as bars:
         posterior = glm(
@@ -145,7 +149,7 @@ def fit(
             sampler=sampler,
             combiner=combiner,
             engine=_engine(engine, scheduler),
-            certify=certify,
+            certify=True if certify_rows is None and certify == Certify() else certify,
             polish=polish,
             precision=precision,
             run_dir=out,

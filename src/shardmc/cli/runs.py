@@ -67,7 +67,14 @@ def predict(
     ] = "interval",
     interval: Annotated[float, typer.Option(help="The probability of the interval.")] = 0.95,
     draws: Annotated[int, typer.Option(help="The number of draws to use.")] = 1000,
-    seed: Annotated[int, typer.Option(help="For --kind response.")] = 0,
+    seed: Annotated[int, typer.Option(help="For --kind response, and for effects of groups.")] = 0,
+    groups: Annotated[
+        str,
+        typer.Option(
+            help="For mixed models: known (groups of the fit have their effects, new groups are averaged over) or "
+            "population (no effects)."
+        ),
+    ] = "known",
 ) -> None:
     """Predict the response of new rows, with intervals."""
     import shardmc
@@ -77,5 +84,6 @@ def predict(
     kinds = ("mean", "interval", "response")
     if kind not in kinds:
         raise unknown("kind of prediction", kind, kinds)
-    count = predict_file(shardmc.load(run), rows, out, kind, interval=interval, draws=draws, seed=seed)  # type: ignore[arg-type]
+    options = {"interval": interval, "draws": draws, "seed": seed, "groups": groups}
+    count = predict_file(shardmc.load(run), rows, out, kind, **options)  # type: ignore[arg-type]
     typer.echo(f"Wrote predictions of {count:,} rows to {out}.")

@@ -101,6 +101,10 @@ class GroupedBatch:
         )
         return rows, weights
 
+    def packed(self) -> GroupedBatch:
+        """The same shards in arrays with only their slices, to be sent to another process."""
+        return replace(self, stretches=self.stretches.packed(), groups=self.groups.packed())
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -315,7 +319,8 @@ class GroupedSource(Source):
     def split(self, partition: Partition, seed: int) -> GroupedBlocks:
         if partition.stratify is not None or partition.sizes is not None:
             raise OptionError(
-                "Groups go to shards as a whole, so stratify and sizes are not possible for them."
+                "A model with group terms assigns whole groups to shards, so rows cannot be stratified. Leave stratify "
+                "out."
             )
         sizes = shard_sizes(self.num_units, partition.shards)
         # Shards get their part of small and of large groups.

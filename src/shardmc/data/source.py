@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -65,6 +65,17 @@ class Batch:
         rows = jax.tree.map(lambda a, b: jnp.concatenate([a, _wide(b)]), rows, self.kept_rows)
         assert self.kept_weights is not None
         return rows, jnp.concatenate([weights, self.kept_weights])
+
+    def packed(self) -> Batch:
+        """The same shards in arrays with only their slices, and one more row, to be sent to another process."""
+
+        def pack(array: Any) -> np.ndarray:
+            parts = [np.asarray(array[start : start + self.capacity]) for start in np.asarray(self.starts)]
+            return np.concatenate([*parts, parts[-1][-1:]])
+
+        rows, weights = jax.tree.map(pack, (self.rows, self.row_weights))
+        starts = (np.arange(self.num_shards) * self.capacity).astype(np.int32)
+        return replace(self, rows=rows, row_weights=weights, starts=starts)  # pyright: ignore[reportArgumentType]
 
 
 def _wide(rows: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.source import Blocks, padded
+from shardmc.data.source import Batch, Blocks, padded
 from shardmc.engine.engine import Engine, Program, T, Tree, by_shard
 from shardmc.engine.local import default_batch
 from shardmc.errors import DataError, ModelError, OptionError, SamplingError
@@ -119,7 +119,7 @@ class Dask(Engine):
     def _finished(
         self,
         submit: Callable[[Sequence[int]], Future],
-        rows: _ReadRows | _SentRows,
+        rows: _RowsOfTasks,
         groups: Sequence[Sequence[int]],
     ) -> Iterator[tuple[Sequence[int], Any]]:
         """Yield (group, results) or (group, failure) as tasks end. Tasks of a worker that died are submitted again."""
@@ -190,10 +190,12 @@ class Dask(Engine):
             )
         return able
 
-    def _rows(self, blocks: Blocks, size: int) -> _ReadRows | _SentRows:
+    def _rows(self, blocks: Blocks, size: int) -> _RowsOfTasks:
         if blocks.portable:
             return _ReadRows(_ForTasks(self.client, blocks), size)
         _, batch = next(iter(blocks.batches([0], size)))
+        if not isinstance(batch, Batch):
+            return _RowsOfGroups(blocks, size)
         leaves = jax.tree.leaves((batch.rows, batch.row_weights))
         # Blocks that differ only in what they keep have the same arrays, cut in the same way: their rows are sent once.
         key = (*map(id, leaves), size, blocks.sizes.tobytes())
@@ -311,13 +313,29 @@ class _SentRows:
         """Rows and weights of a group: a slice of `capacity` rows for each shard, and one more row."""
         shards = range(number * self.size, min((number + 1) * self.size, self.blocks.num_shards))
         _, batch = next(iter(self.blocks.batches(shards, self.size)))
-        starts = np.asarray(batch.starts)
+        packed = batch.packed()
+        return packed.rows, packed.row_weights
 
-        def pack(array: Any) -> np.ndarray:
-            parts = [np.asarray(array[start : start + batch.capacity]) for start in starts]
-            return np.concatenate([*parts, parts[-1][-1:]])
 
-        return jax.tree.map(pack, batch.rows), jax.tree.map(pack, batch.row_weights)
+@final
+@dataclass(frozen=True)
+class _RowsOfGroups:
+    """Shards of groups. Every task takes its rows along: what is known about the groups differs between calls."""
+
+    blocks: Blocks
+    size: int
+
+    def task(self, group: Sequence[int]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        from shardmc.engine.worker import run_packed
+
+        _, batch = next(iter(self.blocks.batches(group, self.size)))
+        return run_packed, (jax.device_get(batch.packed()),)
+
+    def send_again(self, group: Sequence[int]) -> None:
+        """Nothing stays with a worker."""
+
+
+_RowsOfTasks = _ReadRows | _SentRows | _RowsOfGroups
 
 
 def _connected(client: Client | str) -> Client:

@@ -72,6 +72,11 @@ def run_rows(
     return call.run(lambda: batch, per_shard, count)
 
 
+def run_packed(call: SharedCall, batch: Batch, per_shard: Tree, count: int) -> Tree:
+    """Run shards whose rows came with the task."""
+    return call.run(lambda: batch, per_shard, count)
+
+
 def run_files(
     call: SharedCall, blocks: Blocks, shards: Sequence[int], size: int, per_shard: Tree, count: int
 ) -> Tree:

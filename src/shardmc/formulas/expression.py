@@ -258,11 +258,13 @@ class _Checker:
 
     def _check_call(self, node: ast.Call) -> None:
         name = _called(node)
-        if name in ("lag", "hashed", "Q"):
+        if name in ("lag", "hashed", "Q", "offset", "s"):
             advice = {
                 "lag": "it reads neighbouring rows, but rows are assigned to shards at random; make it a column first",
                 "hashed": "give the levels themselves with C(...)",
                 "Q": "quote the column's name in backticks instead",
+                "offset": "give the column as the option offset= (--offset on the command line)",
+                "s": "write a spline with a fixed number of columns, such as bs(x, df=5) or cr(x, df=5)",
             }
             raise self._refusal(node, advice[name])
         known = _PLAIN | _TRANSFORMS | _CONTRASTS | {"C"}

@@ -79,8 +79,8 @@ class Formula:
             )
         if not isinstance(right, SimpleFormula) or not isinstance(left, SimpleFormula):
             raise ModelError(
-                f"The formula {self.text!r} has several parts (a `|`, or more than one `~`). Formulas here have no "
-                "group-level terms: write such a model in NumPyro."
+                f"The formula {self.text!r} has several parts (a `|`, or more than one `~`). Write effects of groups "
+                "in parentheses, as in 'y ~ x + (1 | g)'."
             )
         return left, right
 

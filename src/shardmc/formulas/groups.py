@@ -94,10 +94,11 @@ def _parenthesised(text: str) -> Iterator[tuple[int, int, int]]:
             stack.append((place, called or sign != "("))
         elif sign in _CLOSE and stack:
             start, inner = stack.pop()
-            if start in bars and not stack:
-                if inner:
+            if start in bars:
+                if inner or stack:
+                    where = "a function" if inner else "other parentheses"
                     raise ModelError(
-                        f"In {text!r} the bar | stands inside a function; write (effects | group)."
+                        f"In {text!r} the bar | stands inside {where}; add a group term as in 'y ~ x + (1 | g)'."
                     )
                 yield start, place, bars[start]
         elif sign == "|" and stack:
@@ -315,7 +316,7 @@ def find_levels(source: Source, columns: tuple[str, ...]) -> tuple[pd.Index, np.
         missing += sum(_missing(name, table.column(name)) for name in columns)
         if missing:
             continue
-        here = pd.Series(_keys(table, columns)).value_counts(sort=False)
+        here = _keys(table, columns).value_counts(sort=False)
         found = here if found is None else found.add(here, fill_value=0)
     if missing:
         several = len(columns) > 1
@@ -330,10 +331,6 @@ def find_levels(source: Source, columns: tuple[str, ...]) -> tuple[pd.Index, np.
     return levels, found.to_numpy().astype(np.int64)
 
 
-_MOST_PARAMETERS = 1_000
-"""Levels, of all factors that are not integrated out, that may be parameters."""
-
-
 def find_factors(
     terms: Sequence[GroupTerm], varying: Sequence[Varying], source: Source
 ) -> tuple[Factor, ...]:
@@ -343,23 +340,10 @@ def find_factors(
         grouped.setdefault(term.columns, []).append(each)
     found = {columns: find_levels(source, columns) for columns in grouped}
     most = max(found, key=lambda columns: len(found[columns][0]))
-    factors = tuple(
+    return tuple(
         Factor(columns, _independent(each), columns == most, *found[columns])
         for columns, each in grouped.items()
     )
-    for factor in factors:
-        _refuse(factor)
-    others = {
-        factor.name: len(factor.levels) * len(factor.effects) for factor in factors if not factor.integrated
-    }
-    if sum(others.values()) > _MOST_PARAMETERS:
-        listed = ", ".join(f"{name!r} {count:,}" for name, count in others.items())
-        raise ModelError(
-            f"The effects of {':'.join(most)!r} are integrated out. Those of the other factors are parameters, and "
-            f"there may be {_MOST_PARAMETERS:,} of them, but there are more: {listed}. Leave one of the large factors "
-            "out, group its levels, or use a full-data method."
-        )
-    return factors
 
 
 def _independent(varying: Sequence[Varying]) -> tuple[Varying, ...]:
@@ -370,16 +354,3 @@ def _independent(varying: Sequence[Varying]) -> tuple[Varying, ...]:
                 f"The effect {name!r} varies twice by the same factor; leave it out of one group term."
             )
     return tuple(varying)
-
-
-def _refuse(factor: Factor) -> None:
-    name, levels, rows = factor.name, len(factor.levels), int(factor.counts.sum())
-    if levels == 1:
-        raise DataError(
-            f"The group column {name!r} has one level in all rows, so its effect cannot vary; leave the term out."
-        )
-    if levels == rows:
-        raise DataError(
-            f"The group column {name!r} has another level in every row: a group of one row tells nothing about its "
-            "effect. Leave the term out, or choose a coarser column."
-        )

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.grouped import GroupedRows
-from shardmc.formulas.families import Gaussian
 from shardmc.formulas.groups import Factor
 from shardmc.formulas.priors import Prior, rounded
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal
@@ -66,10 +65,8 @@ class GroupLogLikelihood(GroupLikelihood):
         assert factor is not None
         self.design, self.of_rows, self.factor = design, of_rows, factor
         self.fingerprint = f"{type(self).__name__} {design.label}"
-        self.is_closed = isinstance(design.family, Gaussian)
-        self.local = (
-            None if self.is_closed else LocalEffects(self.of_stretches, self.root, len(factor.effects))
-        )
+        closed = design.family.integrates_exactly
+        self.local = None if closed else LocalEffects(self.of_stretches, self.root, len(factor.effects))
         self.marginal = None if self.local is None else Marginal(self.local)
 
     def __call__(self, params: Params, data: GroupedRows) -> jax.Array:

@@ -18,6 +18,7 @@ from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_dr
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary, named_family
 from shardmc.formulas.formula import Formula, Roles, declared_levels
+from shardmc.formulas.group_checks import group_findings, refuse_groups
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, split_formula
 from shardmc.formulas.mixed import default_priors, start_of
 from shardmc.formulas.priors import Prior, choose_priors
@@ -49,6 +50,8 @@ class Prepared:
     separating: tuple[str, ...]
     """Coefficients without an estimate, because their column separates the responses."""
     dropped: int
+    findings: tuple[Finding, ...] = ()
+    """What is doubtful about the groups."""
 
 
 def prepare(
@@ -120,6 +123,8 @@ def prepare(
         factors = find_factors(group_terms, effects, source)
     design = Design(encoder, roles, family, kinds, scaling, {}, source.num_rows, factors)
     _refuse_repeated(design)
+    refuse_groups(design)
+    findings = group_findings(design, source)
     scale = family.coefficient_scale(response)
     of_groups = {name: prior for factor in factors for name, prior in default_priors(factor, scale).items()}
     chosen = choose_priors(
@@ -131,7 +136,7 @@ def prepare(
     if design.unit is not None:
         rows = GroupedSource(rows, UNIT, design.unit.counts)
     separating = tuple(summary.separating(design.names, family))
-    return Prepared(design, rows, response, separating, before - source.num_rows)
+    return Prepared(design, rows, response, separating, before - source.num_rows, findings)
 
 
 def _varying(
@@ -213,14 +218,15 @@ def glm(
     drop_missing: bool = False,
     **fit_options: Any,
 ) -> Posterior:
-    """Fit a generalised linear model to a table of any size.
+    """Fit a generalised linear model, or a mixed model, to a table of any size.
 
     Parameters
     ----------
     formula
         `response ~ predictors`, such as "claims ~ age + C(region) + bs(power, df=4) + age:power". Columns of text are
         categories; numbers are made so by C(...). Functions must be elementwise (np.log, np.sqrt, ...) or one of C,
-        center, scale, standardize, bs, cr, cc, poly; `.` stands for all other columns.
+        center, scale, standardize, bs, cr, cc, poly; `.` stands for all other columns. (1 + x | g) adds an intercept
+        and a slope for every group of column g, (1 + x || g) the same without correlation, (1 | a/b) nested groups.
     data
         A pandas, polars or Arrow table, a dictionary of arrays, or the path of a Parquet file or folder, or of a CSV
         file.
@@ -229,8 +235,9 @@ def glm(
         "student_t" ("student_t(df=4)"), "ordinal", or a `Family`.
     priors
         Name of a coefficient or term, "coefficients", "Intercept", "sigma", ... -> "normal(0, 1)" and the like, in the
-        columns' own units. The intercept's is for all predictors at their means. See `choose_priors` for the
-        defaults; `posterior.regression.priors` has those used.
+        columns' own units. The intercept's is for all predictors at their means. Of group terms: the sds of effects,
+        such as "sd_g__Intercept", and their correlations, "cor_g" -> "lkj(2)". See `choose_priors` for the defaults;
+        `posterior.regression.priors` has those used.
     offset
         A column, or an expression of columns, added to the linear predictor.
     exposure
@@ -245,8 +252,9 @@ def glm(
     Returns
     -------
     Posterior
-        Draws named "Intercept", after the design's columns ("age", "C(region)[T.b]"), and "sigma", "shape" or "nu",
-        all in the columns' own units. Its `predict` works also after it was saved and loaded.
+        Draws named "Intercept", after the design's columns ("age", "C(region)[T.b]"), "sigma", "shape" or "nu", and
+        "sd_g__x" and "cor_g__Intercept__x" of group terms, all in the columns' own units. Its `predict` works also
+        after it was saved and loaded.
 
     Examples
     --------
@@ -324,7 +332,7 @@ class _Formula:
             groups=groups,
             draws=named_draws(design, posterior.draws),
             notes=notes,
-            findings=tuple(ordered((*posterior.findings, *_separation(prepared)))),
+            findings=tuple(ordered((*posterior.findings, *_separation(prepared), *prepared.findings))),
             regression=Regression(
                 formula=design.encoder.formula.text,
                 family=str(design.family),

@@ -109,6 +109,7 @@ def append(
     if certified is not None and certified.rows < 1:
         raise OptionError("append certifies with all rows: leave rows of shardmc.Certify at 1.")
     earlier = posterior if isinstance(posterior, Posterior) else load(Path(posterior))
+    _refuse_groups(earlier)
     old_mode, seed = _known(earlier, seed)
     old_rows, precision, driver = earlier.plan.rows, asked_precision(precision), Driver(progress=progress)
     with precision_of_rows(precision):
@@ -273,6 +274,14 @@ def _known(earlier: Posterior, seed: int | None) -> tuple[Mode, int]:
         # Not the posterior's own: its first shards would share their random numbers with the new ones.
         seed = derived_seed(earlier.plan.seed, Purpose.APPEND, earlier.plan.rows)
     return Mode(earlier.mode, earlier.curvature, np.nan, 0.0), int(seed)
+
+
+def _refuse_groups(earlier: Posterior) -> None:
+    if earlier.regression is not None and earlier.regression.design.get("factors"):
+        raise OptionError(
+            "Rows cannot be appended to a mixed model, because they may belong to groups that it already has. Fit all "
+            "rows again with shardmc.glm."
+        )
 
 
 def _check_names(model: Model, earlier: Posterior) -> None:

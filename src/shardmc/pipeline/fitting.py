@@ -15,7 +15,7 @@ from shardmc.combiners import named_combiner
 from shardmc.data import Partition, Source, as_source
 from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import Engine, Local
-from shardmc.errors import OptionError
+from shardmc.errors import ModelError, OptionError
 from shardmc.locate import KEEP, asked_precision, precision_of_rows
 from shardmc.model import Model, Recipe, validate
 from shardmc.model.fingerprint import fingerprint
@@ -218,6 +218,8 @@ class _OneModel:
 
 def open_rows(model: Recipe, data: Data, seed: int) -> tuple[Source, Model]:
     """The rows that the model reads, and the model, checked on a few of them before anything is compiled."""
+    if not isinstance(model, Recipe):
+        raise ModelError(_not_a_model(model))
     source = as_source(data)
     if source.is_table:
         source = source.select(model.columns_used(source.sample(_SAMPLE_ROWS, seed)))
@@ -225,6 +227,13 @@ def open_rows(model: Recipe, data: Data, seed: int) -> tuple[Source, Model]:
     bound = model.bind(rows)
     validate(bound, rows)
     return source, bound
+
+
+def _not_a_model(given: object) -> str:
+    wanted = "a shardmc.Model, or what shardmc.from_numpyro or shardmc.from_pymc returns"
+    if isinstance(given, str):
+        return f"{given!r} is not a model. Give a formula and all rows to shardmc.glm; other functions take {wanted}."
+    return f"The model must be {wanted}, not {type(given).__name__}."
 
 
 def _in_words(method: Sampler | Auto | Combiner) -> str:

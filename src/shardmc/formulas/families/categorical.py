@@ -85,6 +85,7 @@ class Bernoulli(_Successes):
     """
 
     name = "bernoulli"
+    learns_from_one_row = False
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
@@ -223,6 +224,7 @@ class Ordinal(Family):
     """
 
     name = "ordinal"
+    learns_from_one_row = False
     takes_levels = True
     location = "cutpoint"
     location_is_auxiliary = True

@@ -133,6 +133,10 @@ class Family(ABC):
     name: ClassVar[str]
     location_scale: ClassVar[bool] = False
     """Whether response and linear predictor have the same units, so that both can be rescaled."""
+    integrates_exactly: ClassVar[bool] = False
+    """Whether normal effects of groups can be integrated out of the likelihood in closed form."""
+    learns_from_one_row: ClassVar[bool] = True
+    """Whether the sd of effects of groups can be learned if every group has one row."""
     takes_trials: ClassVar[bool] = False
     takes_exposure: ClassVar[bool] = False
     takes_levels: ClassVar[bool] = False

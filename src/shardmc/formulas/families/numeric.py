@@ -49,6 +49,8 @@ class Gaussian(_LocationScale):
     """y ~ Normal(eta, sigma): log-likelihood -((y - eta) / sigma)^2 / 2 - log sigma."""
 
     name = "gaussian"
+    integrates_exactly = True
+    learns_from_one_row = False
 
     @property
     def auxiliaries(self) -> Mapping[str, Any]:

@@ -1,0 +1,156 @@
+"""What is wrong with the group terms of a formula: mistakes are refused, and doubts become findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardmc.errors import DataError, ModelError
+from shardmc.types import Finding
+
+if TYPE_CHECKING:
+    from shardmc.data import Source
+    from shardmc.formulas.design import Design
+    from shardmc.formulas.groups import Factor
+
+_MOST_PARAMETERS = 1_000
+"""Effects, of all factors that are not integrated out, that may be parameters."""
+_MOST_CORRELATIONS = 200
+_MOST_INTEGRATED = 3
+"""Effects of a group that quadrature integrates out."""
+_FEW_GROUPS = 8
+
+
+def refuse_groups(design: Design) -> None:
+    """Refuse factors whose effects cannot be learned or computed."""
+    for factor in design.factors:
+        _refuse_levels(factor, design)
+        _refuse_effects(factor, design)
+        for other in design.factors:
+            _refuse_same(factor, other)
+    _refuse_parameters(design.factors)
+
+
+def _refuse_levels(factor: Factor, design: Design) -> None:
+    name, levels = factor.name, len(factor.levels)
+    if levels == 1:
+        raise DataError(
+            f"The group column {name!r} has one level in all rows, so its effect cannot vary. Leave the term out."
+        )
+    if levels == design.num_rows and not design.family.learns_from_one_row:
+        raise DataError(
+            f"The group column {name!r} has another level in every row, and with family {design.family.name!r} a group "
+            "of one row says nothing about its effect. Leave the term out, or choose a coarser column."
+        )
+    response = design.roles.response.columns
+    if set(factor.columns) & set(response):
+        raise ModelError(f"The response {response[0]!r} also names groups. Leave it out of the group term.")
+    category = (f"{name}[", f"C({name})[")
+    if "Intercept" in factor.effects and any(n.startswith(category) and ":" not in n for n in design.names):
+        raise ModelError(
+            f"{name!r} is a predictor with a coefficient for each level, and also a group with an effect for each "
+            f"level: the two cannot be told apart. Leave out one of them."
+        )
+
+
+def _refuse_effects(factor: Factor, design: Design) -> None:
+    size = len(factor.effects)
+    if factor.integrated and size > _MOST_INTEGRATED and not design.family.integrates_exactly:
+        raise ModelError(
+            f"Each group of {factor.name!r} has {size} effects ({', '.join(factor.effects[:4])}, ...). Family "
+            f"{design.family.name!r} takes up to {_MOST_INTEGRATED}; only family 'gaussian' takes more. Leave out the "
+            "slopes that vary least."
+        )
+    correlations = len(factor.correlation_names)
+    if correlations > _MOST_CORRELATIONS:
+        raise ModelError(
+            f"Each group of {factor.name!r} has {size} effects with {correlations:,} correlations; at most "
+            f"{_MOST_CORRELATIONS} are possible. Make the effects independent, as in (1 + x || {factor.name}), or "
+            "leave some out."
+        )
+
+
+def _refuse_same(factor: Factor, other: Factor) -> None:
+    """Refuse a/b where every a has only one b: then a and a:b are the same groups."""
+    inner = [name for name in other.columns if name not in factor.columns]
+    shared = set(factor.effects) & set(other.effects)
+    if len(factor.columns) + len(inner) != len(other.columns) or not inner or not shared:
+        return
+    if len(factor.levels) == len(other.levels):
+        within = ":".join(inner)
+        raise DataError(
+            f"Every level of {factor.name!r} has only one level of {within!r}, so the groups of {other.name!r} are "
+            f"those of {factor.name!r} and their effects cannot be told apart. If {factor.name!r} is nested in "
+            f"{within!r}, write (1 | {within}/{factor.name})."
+        )
+
+
+def _refuse_parameters(factors: Sequence[Factor]) -> None:
+    counts = {f.name: len(f.levels) * len(f.effects) for f in factors if not f.integrated}
+    if sum(counts.values()) <= _MOST_PARAMETERS:
+        return
+    integrated = next(f.name for f in factors if f.integrated)
+    listed = ", ".join(f"{name!r} has {count:,}" for name, count in counts.items())
+    raise ModelError(
+        f"The effects of {integrated!r} are integrated out, and those of all other factors are parameters. There may "
+        f"be {_MOST_PARAMETERS:,} of these, but {listed}. Merge levels, leave a factor out, or use a method for large "
+        "crossed factors such as lme4 or INLA."
+    )
+
+
+def group_findings(design: Design, source: Source) -> tuple[Finding, ...]:
+    """Warnings about factors with few groups, and about slopes that vary in no group."""
+    few = (_few(factor) for factor in design.factors if len(factor.levels) < _FEW_GROUPS)
+    constant = (
+        _constant(factor, names)
+        for factor in design.factors
+        if (names := _same_in_group(factor, design, source))
+    )
+    return (*few, *constant)
+
+
+def _few(factor: Factor) -> Finding:
+    count, sds = len(factor.levels), ", ".join(factor.sd_names)
+    return Finding(
+        "warning",
+        "few groups",
+        f"{factor.name!r} has {count} groups: too few to learn the sd of their effects, so the prior decides much of "
+        f"{sds}.",
+        f'Give a prior that you believe, such as priors={{"{factor.sd_names[0]}": "half_normal(1)"}}, or make '
+        f"{factor.name!r} a predictor instead of a group.",
+        {"factor": factor.name, "groups": count},
+    )
+
+
+def _constant(factor: Factor, names: Sequence[str]) -> Finding:
+    listed = ", ".join(map(repr, names))
+    return Finding(
+        "warning",
+        "constant slopes",
+        f"{listed} {'is' if len(names) == 1 else 'are'} constant within every group of {factor.name!r}, so no group "
+        "tells its slope. The sd of the slope only lets the variance between groups change with the column.",
+        "Leave the column out of the group term unless you mean that; it can stay a predictor.",
+        {"factor": factor.name, "columns": list(names)},
+    )
+
+
+def _same_in_group(factor: Factor, design: Design, source: Source) -> list[str]:
+    """Effects, other than the intercept, whose column is constant within every group.
+
+    It reads rows only until every column was seen to vary: the first piece, as a rule.
+    """
+    candidates = [k for k, name in enumerate(factor.effects) if name != "Intercept"]
+    first = np.full((len(factor.levels), len(factor.effects)), np.nan)
+    columns = list(dict.fromkeys([*design.columns, *factor.columns]))
+    for table in source.tables(columns) if candidates else ():
+        codes, values = factor.codes(table), factor.matrix(design.chunk(table), len(table))
+        present, places = np.unique(codes, return_index=True)
+        new = np.isnan(first[present, 0])
+        first[present[new]] = values[places[new]]
+        varies = (values != first[codes]).any(axis=0)
+        candidates = [k for k in candidates if not varies[k]]
+        if not candidates:
+            break
+    return [factor.effects[k] for k in candidates]

@@ -26,6 +26,7 @@ from provenance import header, publish, table
 from scipy import special
 
 from shardmc.formulas import Design, design_of, glm
+from shardmc.formulas.families import Family
 
 COLUMNS = (
     "family",
@@ -81,15 +82,15 @@ def simulate(num_rows: int, seed: int = 1) -> pd.DataFrame:
     return data
 
 
-def likelihood(design: Design, eta: jax.Array, own: dict[str, jax.Array], trials: np.ndarray | None):
+def likelihood(family: Family, eta: jax.Array, own: dict[str, jax.Array], trials: np.ndarray | None):
     """The response's distribution in NumPyro's own words."""
-    match design.family.name:
+    match family.name:
         case "gaussian":
             return dist.Normal(eta, own["sigma"])
         case "student_t":
             return dist.StudentT(own["nu"], eta, own["sigma"])
         case "bernoulli":
-            if design.family.to_dict()["link"] == "probit":
+            if family.to_dict()["link"] == "probit":
                 return dist.Bernoulli(probs=jax.scipy.special.ndtr(eta))
             return dist.Bernoulli(logits=eta)
         case "binomial":
@@ -135,7 +136,7 @@ def nuts(design: Design, data: pd.DataFrame, draws: int) -> dict[str, np.ndarray
             own["cutpoint"] = numpyro.sample("center", points)
             numpyro.factor("cutpoint prior", prior(design, "cutpoint").log_prob(own["cutpoint"]).sum())
         eta = eta if offset is None else eta + offset
-        numpyro.sample("y", likelihood(design, eta, own, trials), obs=y)
+        numpyro.sample("y", likelihood(design.family, eta, own, trials), obs=y)
 
     mcmc = MCMC(NUTS(model, dense_mass=True), num_warmup=500, num_samples=draws, progress_bar=False)
     # As arguments: constants of this size would be folded when the sampler is compiled.

@@ -23,6 +23,9 @@ QUICK = {
     ],
     "scaling": [],
     "certificate_fits": ["--only", "Weibull regression"],
+    "mixed": ["--methods", "shardmc", "one shard", "lme4", "GPBoost"],
+    "mixed_accuracy": [],
+    "mixed_calibration": ["--methods", "2 shards", "groups ignored"],
 }
 
 

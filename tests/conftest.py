@@ -29,6 +29,8 @@ os.environ.setdefault(
 
 import jax
 
+gc.set_threshold(20_000)  # with the usual 700, looking for garbage takes a twentieth of the time
+
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:

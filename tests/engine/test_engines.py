@@ -54,7 +54,10 @@ def blocks(request, tmp_path_factory):
     return blocks.keep([np.arange(shard % 3) for shard in range(len(SIZES))])
 
 
-@pytest.fixture(params=["local", "local, small batches", "dask", "dask, batches of 3"])
+CLUSTERS = [pytest.param(name, marks=pytest.mark.cluster) for name in ("dask", "dask, batches of 3")]
+
+
+@pytest.fixture(params=["local", "local, small batches", *CLUSTERS])
 def engine(request):
     if request.param.startswith("local"):
         return Local() if request.param == "local" else Local(batch=2, workers=1)
@@ -103,6 +106,7 @@ def test_an_error_of_the_program_reaches_the_caller(engine, blocks):
         list(engine.map(program, blocks, None, None))
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("batch", [0, -1, 2.5])
 def test_a_batch_that_is_no_number_of_shards_is_refused(client, batch):
     with pytest.raises(OptionError, match="batch of Dask must be a positive whole number"):
@@ -115,6 +119,7 @@ def test_something_that_is_no_client_is_refused():
         Dask(8786)  # type: ignore[arg-type]
 
 
+@pytest.mark.cluster
 def test_an_address_is_enough(client, blocks):
     engine = Dask(client.scheduler.address, batch=4)
     per_shard = (np.zeros(len(SIZES), np.float32), np.zeros(len(SIZES), np.int32))
@@ -125,6 +130,7 @@ def test_an_address_is_enough(client, blocks):
     assert list(results) == [2]
 
 
+@pytest.mark.cluster
 def test_resources_that_no_worker_has_are_refused(client, blocks):
     with pytest.raises(
         OptionError, match=r"No worker has the resources \{'GPU': 1\}; the workers offer none"
@@ -132,6 +138,7 @@ def test_resources_that_no_worker_has_are_refused(client, blocks):
         list(Dask(client, resources={"GPU": 1}).map(moments(), blocks, None, None))
 
 
+@pytest.mark.cluster
 def test_only_workers_with_the_resources_are_used(blocks):
     distributed = pytest.importorskip("distributed")
     per_shard = (np.zeros(len(SIZES), np.float32), np.arange(len(SIZES), dtype=np.int32))
@@ -146,6 +153,7 @@ def test_only_workers_with_the_resources_are_used(blocks):
     assert sorted(results) == list(range(len(SIZES)))
 
 
+@pytest.mark.cluster
 def test_a_worker_compiles_a_program_once(client):
     blocks = as_source({"x": np.ones(60, np.float32)}).split(Partition(12), seed=0)
     engine, program = Dask(client, batch=2), moments()
@@ -164,6 +172,7 @@ def compiled():
     return run_batch._cache_size()
 
 
+@pytest.mark.cluster
 def test_rows_in_memory_are_sent_once_and_tasks_are_small(client, monkeypatch):
     cloudpickle = pytest.importorskip("cloudpickle")
     from distributed import Future
@@ -194,6 +203,7 @@ def test_rows_in_memory_are_sent_once_and_tasks_are_small(client, monkeypatch):
     assert sum(scattered) < 1.05 * rows["x"].nbytes
 
 
+@pytest.mark.cluster
 def test_rows_leave_the_cluster_with_the_blocks(client):
     blocks = as_source({"x": np.ones(64, np.float32)}).split(Partition(4), seed=0)
     engine = Dask(client, batch=2)
@@ -204,6 +214,7 @@ def test_rows_leave_the_cluster_with_the_blocks(client):
     assert len(engine._sent) == 0
 
 
+@pytest.mark.cluster
 def test_rows_cut_or_weighted_otherwise_are_sent_again(client):
     """JAX arrays in their own order are the same objects in every partition of them."""
     x, w = jnp.arange(64, dtype=jnp.float32), np.arange(64) % 3 + 1
@@ -216,6 +227,7 @@ def test_rows_cut_or_weighted_otherwise_are_sent_again(client):
     assert len(engine._sent) == 3
 
 
+@pytest.mark.cluster
 def test_a_program_with_large_constants_travels_once_per_worker(client, monkeypatch):
     cloudpickle = pytest.importorskip("cloudpickle")
     from distributed import Future
@@ -255,6 +267,7 @@ def test_rows_and_results_have_the_precision_of_the_caller(engine, kind, tmp_pat
     assert total == pytest.approx(data["x"].sum() + 3 * 2.0**-42, abs=1e-14)
 
 
+@pytest.mark.cluster
 def test_xla_has_as_many_threads_as_its_worker():
     distributed = pytest.importorskip("distributed")
     with (
@@ -265,6 +278,7 @@ def test_xla_has_as_many_threads_as_its_worker():
         assert set(client.run(lambda: os.environ.get("NPROC")).values()) == {"3"}
 
 
+@pytest.mark.cluster
 def test_the_number_of_threads_in_a_workers_environment_stays(client):
     Dask(client)._prepared()
     assert set(client.run(lambda: os.environ.get("NPROC")).values()) == {str(os.cpu_count())}

@@ -4,13 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from shardmc.data import Partition, as_source
-from shardmc.data.grouped import GroupedBlocks, GroupedSource, stretch_length
+from shardmc.data.grouped import GroupedBatch, GroupedBlocks, GroupedSource, stretch_length
 
 SIZES = {
     "equal": np.full(60, 7),
@@ -33,17 +34,19 @@ def split(data: object, sizes: np.ndarray, shards: int = 5, memory: int | None =
     return GroupedSource(rows, "unit", sizes).split(Partition(shards), seed=3)
 
 
+@jax.jit
+def sums_in(batch: GroupedBatch, i: int) -> jax.Array:
+    rows, weights = batch.take(i)
+    per_stretch = jnp.stack([(rows.weights * rows.rows["x"]).sum(axis=1), rows.weights.sum(axis=1)], axis=1)
+    return jnp.column_stack([rows.per_group(per_stretch), weights])
+
+
 def sums_of(blocks: GroupedBlocks, size: int = 2) -> dict[int, np.ndarray]:
     """The weighted sum of x, and the number of rows, of every group of every shard: own groups, then kept ones."""
     found = {}
     for names, batch in blocks.batches(range(blocks.num_shards), size):
         for i, shard in enumerate(names):
-            rows, weights = batch.take(i)
-            per_stretch = np.stack(
-                [(rows.weights * rows.rows["x"]).sum(axis=1), rows.weights.sum(axis=1)], axis=1
-            )
-            sums = np.asarray(rows.per_group(jax.numpy.asarray(per_stretch)))
-            found[shard] = np.column_stack([sums, np.asarray(weights)])
+            found[shard] = np.asarray(sums_in(batch, i))
     return found
 
 

@@ -1,5 +1,6 @@
 """The likelihood of a group with its effects integrated out, against exact integrals."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -29,10 +30,24 @@ LOCAL = LocalEffects(logistic, lambda params: jnp.reshape(params["tau"], (1, 1))
 
 def grouped(nodes: int) -> GroupedRows:
     """One group of three rows and a padding row, and one of all four rows."""
-    rows = {"eta": jnp.asarray(np.stack([ETA, ETA])), "y": jnp.asarray(np.stack([Y, Y]))}
-    weights = jnp.array([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
-    centers = jax.tree.map(lambda a: jnp.asarray(a, float), blank_centers(2, 1, 1))
-    return GroupedRows(rows, weights, jnp.arange(2), centers, jnp.asarray(product_rule(nodes, 1)), True, True)
+    rows: Any = {"eta": np.stack([ETA, ETA]), "y": np.stack([Y, Y])}
+    weights: Any = np.array([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
+    centers = jax.tree.map(lambda a: np.asarray(a, float), blank_centers(2, 1, 1))
+    group: Any = np.arange(2)
+    return jax.tree.map(
+        jnp.asarray, GroupedRows(rows, weights, group, centers, product_rule(nodes, 1), True, True)
+    )
+
+
+MODEL = Model(Marginal(LOCAL), None, {"tau": "positive"})
+
+
+@jax.jit
+def values(theta: jax.Array, data: GroupedRows) -> tuple[jax.Array, Any]:
+    """Log-likelihoods of both groups, and the moments of their effects, by nodes around their modes."""
+    centers, _ = GroupModes(MODEL, LOCAL)(data, jnp.ones(2), None, theta)
+    params, around = MODEL.constrain(theta), replace(data, effects=centers)
+    return Marginal(LOCAL)(params, around), Marginal(LOCAL).moments(params, around)
 
 
 def exact(count: int, tau: float) -> float:
@@ -46,13 +61,7 @@ def exact(count: int, tau: float) -> float:
 @pytest.mark.parametrize("tau", [0.3, 1.5])
 def test_quadrature_matches_the_integral(tau: float) -> None:
     with double_precision():
-        data = grouped(15)
-        model = Model(Marginal(LOCAL), None, {"tau": "positive"})
-        theta = jnp.log(jnp.array([tau]))
-        centers, _ = GroupModes(model, LOCAL)(data, jnp.ones(2), None, theta)
-        around = GroupedRows(data.rows, data.weights, data.group, centers, data.rule, True, True)
-        found = np.asarray(Marginal(LOCAL)(model.constrain(theta), around))
-        mean, covariance, _ = (np.asarray(m) for m in Marginal(LOCAL).moments(model.constrain(theta), around))
+        found, (mean, covariance, _) = jax.tree.map(np.asarray, values(np.log([tau]), grouped(15)))
     np.testing.assert_allclose(found, [exact(3, tau), exact(4, tau)], atol=1e-6)
     # Moments of the effect of the second group, by the same integral.
     u = np.linspace(-12 * tau, 12 * tau, 20_001)
@@ -68,26 +77,18 @@ def test_quadrature_matches_the_integral(tau: float) -> None:
 def test_one_node_is_laplace_and_not_the_integral() -> None:
     """Negative control: with a single node the value is Laplace's approximation, which is off."""
     with double_precision():
-        data = grouped(1)
-        model = Model(Marginal(LOCAL), None, {"tau": "positive"})
-        theta = jnp.log(jnp.array([1.5]))
-        centers, _ = GroupModes(model, LOCAL)(data, jnp.ones(2), None, theta)
-        around = GroupedRows(data.rows, data.weights, data.group, centers, data.rule, True, True)
-        found = np.asarray(Marginal(LOCAL)(model.constrain(theta), around))
+        found = np.asarray(values(np.log([1.5]), grouped(1))[0])
     assert abs(found[1] - exact(4, 1.5)) > 0.005
 
 
 def test_the_mode_moves_with_the_parameters_to_first_order() -> None:
     with double_precision():
         data = grouped(5)
-        model = Model(Marginal(LOCAL), None, {"tau": "positive"})
-        program = GroupModes(model, LOCAL)
+        program = jax.jit(lambda theta: GroupModes(MODEL, LOCAL)(data, jnp.ones(2), None, theta))
 
         def mode_at(tau: float) -> tuple[np.ndarray, np.ndarray]:
-            centers, _ = program(data, jnp.ones(2), None, jnp.log(jnp.array([tau])))
-            return np.asarray(centers["center"] + centers["slope"] @ jnp.array([tau])), np.asarray(
-                centers["slope"]
-            )
+            centers = jax.tree.map(np.asarray, program(np.log([tau]))[0])
+            return centers["center"] + centers["slope"] @ np.array([tau]), centers["slope"]
 
         step = 1e-4
         ahead, here = mode_at(0.8 + step)[0], mode_at(0.8 - step)[0]

@@ -29,6 +29,7 @@ def test_figures_for_notebooks(name, cases):
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_figures_do_not_import_pyplot(cases):
     import subprocess
     import sys

@@ -41,6 +41,7 @@ def located(rows):
     return blocks, kept, mode, points
 
 
+@pytest.mark.slow
 def test_gradients_of_a_sample_are_within_their_noise_of_those_of_all_rows(located):
     blocks, kept, mode, points = located
     exact = gradients(MODEL, blocks, mode, points, Local()) @ mode.frame.basis

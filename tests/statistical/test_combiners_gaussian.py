@@ -19,6 +19,7 @@ from shardmc.types import Located, Mode, Scaling, ShardDraws
 LEVEL = 5e-10
 NUM_DRAWS = 2000
 CASES = [(dim, shards) for dim in (1, 2, 10, 50) for shards in (2, 10, 100)]
+LARGEST_SLOW = [*CASES[:-1], pytest.param(*CASES[-1], marks=pytest.mark.slow)]
 FEW_USED = [(1, 100), (2, 100)]
 LARGE = [(10, 100), (50, 100)]
 
@@ -149,7 +150,7 @@ def outside(ratio: float, degrees: float, what: str) -> list[str]:
     return [] if low < ratio < high else [f"{what} {ratio:.4f} outside {low:.4f}..{high:.4f}"]
 
 
-@pytest.mark.parametrize(("dim", "num_shards"), CASES)
+@pytest.mark.parametrize(("dim", "num_shards"), LARGEST_SLOW)
 def test_recenter_and_laplace_are_exact(dim, num_shards):
     problem = gaussian(dim, num_shards)
     draws, rng = problem.draws("rescaled", NUM_DRAWS, 1), np.random.default_rng(1)
@@ -180,7 +181,7 @@ def test_consensus_and_parametric_product_are_exact_and_variance_weights_are_not
     assert failures(variance_weights(draws), errors) != []
 
 
-@pytest.mark.parametrize(("dim", "num_shards"), CASES)
+@pytest.mark.parametrize(("dim", "num_shards"), LARGEST_SLOW)
 def test_methods_that_average_the_shards_are_exact_where_these_differ_only_by_location(dim, num_shards):
     problem = gaussian(dim, num_shards, spread=0.0)
     draws, rng = problem.draws("rescaled", NUM_DRAWS, 3), np.random.default_rng(3)

@@ -24,6 +24,7 @@ def visible(folder: Path) -> list[Path]:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's.")
+@pytest.mark.slow
 def test_a_writer_killed_twenty_times_leaves_only_complete_files(tmp_path, manifest):
     folder = tmp_path / "run"
     delays = random.Random(1)

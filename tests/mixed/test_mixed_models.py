@@ -204,3 +204,16 @@ def test_the_mode_belongs_to_the_nodes_that_are_used() -> None:
     posterior = shardmc.glm("y ~ 1 + (1 | g)", table, family="poisson", draws=1_000, shards=4)
     assert posterior.certificate is not None
     assert posterior.certificate.verdict == "within"
+
+
+@pytest.mark.slow
+def test_a_second_factor_without_variation_has_a_posterior() -> None:
+    """Its sd may be zero. With the effects themselves as parameters the density would have no mode."""
+    rng = np.random.default_rng(0)
+    g = np.repeat(np.arange(200), 8)
+    y = (0.8 * rng.normal(size=200))[g] + rng.normal(size=1_600)
+    table = pd.DataFrame({"school": g // 20, "class": g % 20, "y": y})
+    posterior = shardmc.glm("y ~ 1 + (1 | school/class)", table, draws=500, check=False)
+    assert posterior.draws["sd_school__Intercept"].mean() < 0.5
+    assert posterior.draws["effects_school"].shape[1:] == (10,)
+    assert posterior.draws["sd_school:class__Intercept"].mean() == pytest.approx(0.8, abs=0.2)

@@ -268,7 +268,7 @@ def stretch_length(counts: np.ndarray) -> int:
     """The number of rows of a stretch that costs least: long ones need padding, short ones must be added up.
 
     >>> stretch_length(np.full(1000, 10)), stretch_length(np.array([1, 3, 500, 2000]))
-    (10, 64)
+    (10, 25)
     """
     longest = int(counts.max())
     if longest <= _LONGEST and counts.sum() >= 0.7 * longest * len(counts):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, final
@@ -186,6 +186,8 @@ class Factor:
     """Whether its effects are integrated out. Otherwise they are parameters."""
     levels: pd.Index = field(compare=False, repr=False)
     counts: np.ndarray = field(compare=False, repr=False)  # (level,) rows
+    standardised: bool = False
+    """Whether parameters are effects divided by their sd, not the effects: better where the rows say little of them."""
 
     @property
     def name(self) -> str:
@@ -257,6 +259,7 @@ class Factor:
             "columns": list(self.columns),
             "varying": [each.to_dict() for each in self.varying],
             "integrated": self.integrated,
+            "standardised": self.standardised,
             "levels": self.levels_hash,
         }
 
@@ -265,7 +268,14 @@ class Factor:
         """The factor that `to_dict` wrote, without levels if they are integrated out."""
         varying = tuple(Varying.from_dict(each) for each in stored["varying"])
         labels = pd.Index(stored.get("labels", ()), dtype=object)
-        return Factor(tuple(stored["columns"]), varying, stored["integrated"], labels, np.zeros(0, np.int64))
+        return Factor(
+            tuple(stored["columns"]),
+            varying,
+            stored["integrated"],
+            labels,
+            np.zeros(0, np.int64),
+            stored["standardised"],
+        )
 
 
 def _keys(table: pa.Table, columns: Sequence[str]) -> pd.Index:
@@ -344,6 +354,25 @@ def find_factors(
         Factor(columns, _independent(each), columns == most, *found[columns])
         for columns, each in grouped.items()
     )
+
+
+_CLEAR = 10.0
+"""The ratio of variances, between and within levels, above which rows say far more about effects than their sd does."""
+
+
+def says_little(factor: Factor, pieces: Iterable[tuple[pa.Table, np.ndarray]]) -> bool:
+    """Whether the rows of a factor's levels differ little in their response; `pieces` are tables and responses."""
+    count = np.zeros(len(factor.levels))
+    total, squares = np.zeros_like(count), 0.0
+    for table, response in pieces:
+        codes = factor.codes(table)
+        count += np.bincount(codes, minlength=len(count))
+        total += np.bincount(codes, response, minlength=len(count))
+        squares += float(response @ response)
+    mean = total / count
+    between = count @ (mean - total.sum() / count.sum()) ** 2 / (len(count) - 1)
+    within = (squares - count @ mean**2) / max(count.sum() - len(count), 1)
+    return bool(between < _CLEAR * within)
 
 
 def _independent(varying: Sequence[Varying]) -> tuple[Varying, ...]:

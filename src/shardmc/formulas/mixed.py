@@ -32,8 +32,21 @@ def correlation_parameter(factor: Factor, number: int) -> str:
 
 
 def effect_parameter(factor: Factor) -> str:
-    """The effects of a factor that is not integrated out, (level, effect)."""
+    """The name of the effects of a factor that is not integrated out, (level, effect)."""
     return f"effects_{factor.name}"
+
+
+def sampled_parameter(factor: Factor) -> str:
+    """The parameter that holds these effects, or the effects divided by their sd."""
+    return f"standardised_{factor.name}" if factor.standardised else effect_parameter(factor)
+
+
+def effects_of(factor: Factor, params: Params) -> jax.Array:
+    """The effects of a factor that is not integrated out, in the units of the original columns, (level, effect)."""
+    sampled = params[sampled_parameter(factor)]
+    if not factor.standardised:
+        return sampled
+    return sampled @ root_of_covariance(factor, params).T / jnp.asarray(factor.units, sampled.dtype)
 
 
 def parameters_of(factor: Factor) -> dict[str, Any]:
@@ -42,7 +55,7 @@ def parameters_of(factor: Factor) -> dict[str, Any]:
     for number, (_, size) in enumerate(factor.correlated):
         found[correlation_parameter(factor, number)] = Parameter((size, size), "corr_cholesky")
     if not factor.integrated:
-        found[effect_parameter(factor)] = (len(factor.levels), len(factor.effects))
+        found[sampled_parameter(factor)] = (len(factor.levels), len(factor.effects))
     return found
 
 
@@ -83,12 +96,14 @@ class GroupLogLikelihood(GroupLikelihood):
         return mean * scale, covariance * scale[:, None] * scale, third * scale**3
 
     def sds_of_parameters(self, model: Model) -> np.ndarray:
-        names = {name for factor in self._as_parameters for name in factor.sd_names}
+        names = {n for factor in self._as_parameters if not factor.standardised for n in factor.sd_names}
         return np.array([k for k, name in enumerate(model.names) if name in names], int)
 
     def with_observed_sds(self, model: Model, theta: np.ndarray) -> np.ndarray:
         params = {name: np.array(value) for name, value in model.constrain(theta).items()}
         for factor in self._as_parameters:
+            if factor.standardised:
+                continue
             effects = params[effect_parameter(factor)]
             params[sd_parameter(factor)] = np.maximum(np.sqrt(np.mean(effects**2, axis=0)), 1e-3)
         return np.asarray(model.unconstrain(params), np.float64)
@@ -126,7 +141,7 @@ class GroupLogLikelihood(GroupLikelihood):
         flat = {name: leaf.reshape(-1, *leaf.shape[2:]) for name, leaf in rows.items()}
         eta = self.of_rows.linear_predictor(params, flat, None)
         for number, factor in enumerate(self._as_parameters):
-            chosen = params[effect_parameter(factor)][flat[f"level{number}"]]
+            chosen = effects_of(factor, params)[flat[f"level{number}"]]
             columns = flat.get(f"columns{number}")
             if columns is not None:
                 chosen = chosen * columns * jnp.asarray(factor.units, columns.dtype)
@@ -172,7 +187,9 @@ def log_prior_of(factor: Factor, priors: Mapping[str, Prior], params: Params) ->
         total = total + LKJCholesky(size, concentration).log_prob(
             params[correlation_parameter(factor, number)]
         )
-    if not factor.integrated:
+    if factor.standardised:
+        total = total - 0.5 * jnp.sum(params[sampled_parameter(factor)] ** 2)
+    elif not factor.integrated:
         effects = params[effect_parameter(factor)] * jnp.asarray(factor.units)
         root = root_of_covariance(factor, params)
         scaled = jax.scipy.linalg.solve_triangular(root, effects.T, lower=True)
@@ -202,7 +219,7 @@ def sampled_names(factor: Factor) -> dict[str, str]:
         name = correlation_parameter(factor, number)
         found |= {f"{name}[{i},{j}]": next(labels) for i in range(size) for j in range(i)}
     if not factor.integrated and factor.only_intercept:
-        name = effect_parameter(factor)
+        name = sampled_parameter(factor)
         found |= {f"{name}[{k},0]": f"{name}[{k}]" for k in range(len(factor.levels))}
     return found
 
@@ -217,6 +234,17 @@ def named_factor_draws(factor: Factor, draws: Mapping[str, np.ndarray]) -> dict[
         values += [matrix[:, i, j] for i in range(size) for j in range(i)]
     found |= dict(zip(factor.correlation_names, values, strict=True))
     if not factor.integrated:
-        name = effect_parameter(factor)
-        found |= {name: draws[name] if len(factor.effects) > 1 else draws[name][:, :, 0]}
+        effects = draws[sampled_parameter(factor)]
+        if factor.standardised:
+            effects = _with_sds(factor, draws)
+        found |= {effect_parameter(factor): effects if len(factor.effects) > 1 else effects[:, :, 0]}
     return found
+
+
+def _with_sds(factor: Factor, draws: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Effects (draw, level, effect) from standardised ones."""
+    sds = draws[sd_parameter(factor)]
+    roots = np.broadcast_to(np.eye(sds.shape[1]), (*sds.shape, sds.shape[1])).copy()
+    for number, (first, size) in enumerate(factor.correlated):
+        roots[:, first : first + size, first : first + size] = draws[correlation_parameter(factor, number)]
+    return np.einsum("dij,dlj->dli", sds[:, :, None] * roots, draws[sampled_parameter(factor)])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, final
 
 import numpy as np
+import pyarrow as pa
 
 from shardmc.check.check import ordered
 from shardmc.data import Source
@@ -19,7 +20,7 @@ from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary, named_family
 from shardmc.formulas.formula import Formula, Roles, declared_levels
 from shardmc.formulas.group_checks import group_findings, refuse_groups
-from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, split_formula
+from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
 from shardmc.formulas.mixed import default_priors, start_of
 from shardmc.formulas.priors import Prior, choose_priors
 from shardmc.formulas.scan import (
@@ -121,6 +122,17 @@ def prepare(
             for f, t in zip(varying, group_terms, strict=True)
         ]
         factors = find_factors(group_terms, effects, source)
+        read = list(dict.fromkeys([*kinds, *grouping]))
+
+        def pieces() -> Iterator[tuple[pa.Table, np.ndarray]]:
+            for table in source.tables(read):
+                chunk = as_chunk(table, kinds, encoder.levels)
+                yield table, roles.response_values(chunk, family.levels_of_response)
+
+        factors = tuple(
+            factor if factor.integrated else replace(factor, standardised=says_little(factor, pieces()))
+            for factor in factors
+        )
     design = Design(encoder, roles, family, kinds, scaling, {}, source.num_rows, factors)
     _refuse_repeated(design)
     refuse_groups(design)

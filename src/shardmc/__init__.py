@@ -34,6 +34,7 @@ _HOMES = {
     "Auto": "shardmc.sample",
     "glm": "shardmc.formulas",
     "predict": "shardmc.formulas",
+    "subsample": "shardmc.field",
     "combine": "shardmc.combiners",
     "compare": "shardmc.combiners",
     "Recenter": "shardmc.combiners",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from shardmc.engine import Dask as Dask
     from shardmc.engine import Local as Local
     from shardmc.errors import ShardmcError as ShardmcError
+    from shardmc.field import subsample as subsample
     from shardmc.formulas import glm as glm
     from shardmc.formulas import predict as predict
     from shardmc.model import Model as Model

@@ -35,6 +35,7 @@ _HOMES = {
     "glm": "shardmc.formulas",
     "predict": "shardmc.formulas",
     "subsample": "shardmc.field",
+    "expectation_propagation": "shardmc.field",
     "combine": "shardmc.combiners",
     "compare": "shardmc.combiners",
     "Recenter": "shardmc.combiners",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from shardmc.engine import Dask as Dask
     from shardmc.engine import Local as Local
     from shardmc.errors import ShardmcError as ShardmcError
+    from shardmc.field import expectation_propagation as expectation_propagation
     from shardmc.field import subsample as subsample
     from shardmc.formulas import glm as glm
     from shardmc.formulas import predict as predict

@@ -1,8 +1,8 @@
 """SGLD and SGHMC against the exact distributions of their chains, and control variates against their theory.
 
 For rows y_j ~ N(mu, 1) and a flat prior the posterior is Gaussian. SGLD's stationary distribution is close to Gaussian,
-since the gradient's noise is a mean of several rows, and its variance is known. Of many independent chains only the last
-states count, so they are independent draws and their sum of squares is about chi^2.
+since the gradient's noise is a mean of several rows, and its variance is known. Of many independent chains only the
+last states count, so they are independent draws and their sum of squares is about chi^2.
 
 False-alarm rate: 1e-6 for the file. There are fewer than 20 bounds, each set at LEVEL = 5e-8.
 """

@@ -2,8 +2,19 @@
 
 from shardmc.field.austerity import Austerity
 from shardmc.field.confidence import Confidence
+from shardmc.field.propagation import Propagation, expectation_propagation
 from shardmc.field.sghmc import SGHMC
 from shardmc.field.sgld import SGLD
 from shardmc.field.subsampling import METHODS, named_method, subsample
 
-__all__ = ["METHODS", "SGHMC", "SGLD", "Austerity", "Confidence", "named_method", "subsample"]
+__all__ = [
+    "METHODS",
+    "SGHMC",
+    "SGLD",
+    "Austerity",
+    "Confidence",
+    "Propagation",
+    "expectation_propagation",
+    "named_method",
+    "subsample",
+]

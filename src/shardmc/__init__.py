@@ -42,6 +42,7 @@ _HOMES = {
     "Consensus": "shardmc.combiners",
     "Product": "shardmc.combiners",
     "Weierstrass": "shardmc.combiners",
+    "PartitionTrees": "shardmc.combiners",
     "MPosterior": "shardmc.combiners",
     "Wasserstein": "shardmc.combiners",
     "Laplace": "shardmc.combiners",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from shardmc.combiners import Consensus as Consensus
     from shardmc.combiners import Laplace as Laplace
     from shardmc.combiners import MPosterior as MPosterior
+    from shardmc.combiners import PartitionTrees as PartitionTrees
     from shardmc.combiners import Product as Product
     from shardmc.combiners import Recenter as Recenter
     from shardmc.combiners import Wasserstein as Wasserstein

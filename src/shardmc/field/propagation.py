@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, final, get_args
 
 import jax
@@ -12,12 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.check import Certify, certify_options
-from shardmc.combiners.moments import listed
-from shardmc.combiners.pool import pool
+from shardmc.combiners.moments import listed, pool
 from shardmc.combiners.recenter import Recenter
-from shardmc.data import Partition, Rows, as_source
+from shardmc.data import Blocks, Partition, Rows, as_source
 from shardmc.engine import Local
-from shardmc.engine.order import in_order
 from shardmc.errors import OptionError, SamplingError, unknown
 from shardmc.field.method import check_counts, check_range
 from shardmc.field.sites import Gaussian, Sites, from_coordinates, tilted_moments
@@ -230,7 +228,8 @@ class PropagateSites(Stage):
         advance = log.counter(self.how.max_rounds * state.blocks.num_shards)
         sites, passes, chains = _laplace_sites(job, state, frame), 1.0, ()
         while sites.rounds < self.how.max_rounds and sites.change > self.how.tolerance:
-            sites, chains, cost = self._round(job, state, sites, frame, advance)
+            this = _Round(job, state.blocks, self.how, sites, frame)
+            sites, chains, cost = this.run(advance)
             passes += cost
         draws = self._draws(job, state, sites, frame, chains)
         return state.after(
@@ -240,71 +239,6 @@ class PropagateSites(Stage):
             combined=draws,
             notes=(*state.notes, *self._notes(sites)),
         )
-
-    def _round(
-        self, job: Job, state: State, sites: Sites, frame: Frame, advance: Callable[[int], None]
-    ) -> tuple[Sites, tuple[ShardChains, ...], float]:
-        """New sites from draws of all tilted distributions, these draws, and the passes over all rows."""
-        center, root = sites.whole.mean, sites.whole.root
-        local = Frame(frame.to_theta(center), frame.basis @ root)
-        others = [sites.whole.over(sites.each.at(k)) for k in range(state.blocks.num_shards)]
-        proper = [k for k, each in enumerate(others) if each.is_proper]
-        wanted = {k: sites.each.at(k) for k in range(len(others))}
-        nothing = np.full((1, 1, job.model.dim), np.nan)
-        chains = [ShardChains(nothing, math.nan, 0, "", "Its cavity is not a Gaussian.") for _ in others]
-        passes, held = 0.0, set(range(len(others))) - set(proper)
-        for k, (found, log_ratio) in self._sample(job, state, sites, local, others, proper, advance):
-            z, acceptance = np.asarray(found.u, np.float64), float(found.acceptance)
-            count = int(found.evaluations) + log_ratio.size
-            passes += float(state.blocks.shares[k]) * count
-            flat = z.reshape(-1, z.shape[-1])
-            moments = None if not acceptance > 0 else tilted_moments(flat, np.asarray(log_ratio, np.float64))
-            if moments is None:
-                held.add(k)
-            else:
-                wanted[k] = from_coordinates(moments, center, root).over(others[k])
-            chains[k] = ShardChains(
-                local.to_theta(z), acceptance, int(found.divergences), type(job.sampler).__name__
-            )
-        stacked = Gaussian(
-            np.stack([w.precision for w in wanted.values()]), np.stack([w.shift for w in wanted.values()])
-        )
-        after = sites.updated(stacked, tuple(sorted(held)), self.how.damping)
-        if after is None:
-            raise SamplingError(
-                f"Expectation propagation broke down in round {sites.rounds + 1}: the product of the sites is not a "
-                "Gaussian. Use fewer shards, more site_draws or a smaller damping."
-            )
-        return after, tuple(chains), passes
-
-    def _sample(
-        self,
-        job: Job,
-        state: State,
-        sites: Sites,
-        local: Frame,
-        others: list[Gaussian],
-        proper: list[int],
-        advance: Callable[[int], None],
-    ) -> Iterator[tuple[int, tuple[Chains, jax.Array]]]:
-        """Draws of these tilted distributions, site by site in order."""
-        real, blocks = jnp.result_type(float), state.blocks
-        seen = [each.seen_from(sites.whole.mean, sites.whole.root) for each in others]
-        precision = np.stack([each.precision for each in seen]).astype(real)
-        shift = np.stack([each.shift for each in seen]).astype(real)
-        index = np.arange(blocks.num_shards, dtype=np.int32)
-        key = jax.random.fold_in(jax.random.key(job.seed), Purpose.PROPAGATE)
-        sampler = cast(Sampler, job.sampler)
-        program = _SampleTilted(job.model, sampler, self.how.site_draws or max(200, 10 * job.model.dim))
-        results = job.engine.map(
-            program,
-            blocks,
-            ((precision, shift), blocks.shares.astype(real), index),
-            (DeviceFrame.of(local), jax.random.fold_in(key, sites.rounds)),
-            proper,
-            on_done=advance,
-        )
-        return in_order(results, proper)
 
     def _draws(
         self, job: Job, state: State, sites: Sites, frame: Frame, chains: tuple[ShardChains, ...]
@@ -337,6 +271,78 @@ class PropagateSites(Stage):
             f"{sites.change:.3f} sd."
         )
         return notes
+
+
+_NOT_PROPER = -1e-6
+"""A cavity with a smaller eigenvalue, relative to all sites, is not a density. It may be flat: with one shard it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Round:
+    """One round: the tilted distributions in coordinates in which the Gaussian of all sites is standard."""
+
+    job: Job
+    blocks: Blocks
+    how: Propagation
+    sites: Sites
+    frame: Frame
+
+    def run(self, advance: Callable[[int], None]) -> tuple[Sites, tuple[ShardChains, ...], float]:
+        """New sites from draws of all tilted distributions, these draws, and the passes over all rows."""
+        whole, count = self.sites.whole, self.blocks.num_shards
+        center, root = whole.mean, whole.root
+        local = Frame(self.frame.to_theta(center), self.frame.basis @ root)
+        others = [whole.over(self.sites.each.at(k)) for k in range(count)]
+        seen = [each.seen_from(center, root) for each in others]
+        name, nothing = type(self.job.sampler).__name__, np.full((1, 1, self.job.model.dim), np.nan)
+        reasons = dict.fromkeys(range(count), "The Gaussian of the other sites is not a density.")
+        wanted = [self.sites.each.at(k) for k in range(count)]
+        chains = [ShardChains(nothing, math.nan, 0, name, reason) for reason in reasons.values()]
+        held, passes = set(range(count)), 0.0
+        for k, (found, log_ratio) in sorted(self._sample(local, seen, reasons, advance).items()):
+            z, acceptance = np.asarray(found.u, np.float64), float(found.acceptance)
+            passes += float(self.blocks.shares[k]) * (int(found.evaluations) + log_ratio.size)
+            chains[k] = ShardChains(local.to_theta(z), acceptance, int(found.divergences), name)
+            moments = tilted_moments(z.reshape(-1, z.shape[-1]), np.asarray(log_ratio, np.float64))
+            if acceptance > 0 and moments is not None:
+                held.remove(k)
+                wanted[k] = from_coordinates(moments, center, root).over(others[k])
+        chains = [replace(c, failure=reasons[k]) if c.failure else c for k, c in enumerate(chains)]
+        after = self.sites.updated(Gaussian.stack(wanted), tuple(sorted(held)), self.how.damping)
+        if after is None:
+            raise SamplingError(
+                f"Expectation propagation broke down in round {self.sites.rounds + 1}: the product of the sites is "
+                "not a Gaussian. Use fewer shards, more site_draws or a smaller damping."
+            )
+        return after, tuple(chains), passes
+
+    def _sample(
+        self,
+        local: Frame,
+        cavities: list[Gaussian],
+        reasons: dict[int, str],
+        advance: Callable[[int], None],
+    ) -> dict[int, tuple[Chains, jax.Array]]:
+        """Draws of the tilted distributions, by site. For those that an engine lost, `reasons` says why."""
+        real, job = jnp.result_type(float), self.job
+        stacked = Gaussian.stack(cavities)
+        proper = np.flatnonzero(np.linalg.eigvalsh(stacked.precision)[:, 0] > _NOT_PROPER)
+        key = jax.random.fold_in(jax.random.key(job.seed), Purpose.PROPAGATE)
+        num_draws = self.how.site_draws or max(200, 10 * job.model.dim)
+        results = job.engine.map(
+            _SampleTilted(job.model, cast(Sampler, job.sampler), num_draws),
+            self.blocks,
+            (
+                (stacked.precision.astype(real), stacked.shift.astype(real)),
+                self.blocks.shares.astype(real),
+                np.arange(self.blocks.num_shards, dtype=np.int32),
+            ),
+            (DeviceFrame.of(local), jax.random.fold_in(key, self.sites.rounds)),
+            proper.tolist(),
+            on_done=advance,
+            on_failure=reasons.__setitem__,
+        )
+        return dict(results)
 
 
 def _laplace_sites(job: Job, state: State, frame: Frame) -> Sites:

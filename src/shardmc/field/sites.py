@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,11 @@ class Gaussian:
 
     precision: np.ndarray  # (..., dim, dim)
     shift: np.ndarray  # (..., dim)
+
+    @staticmethod
+    def stack(each: Sequence[Gaussian]) -> Gaussian:
+        """Several as one with a first axis of sites."""
+        return Gaussian(np.stack([g.precision for g in each]), np.stack([g.shift for g in each]))
 
     @property
     def is_proper(self) -> bool:
@@ -48,7 +54,8 @@ class Gaussian:
             self.shift + step * (other.shift - self.shift),
         )
 
-    def at(self, index: int | np.ndarray) -> Gaussian:
+    def at(self, index: int) -> Gaussian:
+        """One of a stack."""
         return Gaussian(self.precision[index], self.shift[index])
 
     def seen_from(self, center: np.ndarray, root: np.ndarray) -> Gaussian:

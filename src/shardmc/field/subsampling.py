@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -36,7 +37,7 @@ from shardmc.posterior import Plan, Posterior
 from shardmc.sample import Auto, Sampled, ShardChains
 from shardmc.seeds import Purpose, generator
 from shardmc.target import DeviceFrame
-from shardmc.types import Engine, Finding, Located, Mode, Progress
+from shardmc.types import Engine, Finding, Located, Progress
 
 METHODS: dict[str, Callable[[], Subsampler]] = {
     "sgld": SGLD,
@@ -139,11 +140,14 @@ def subsample(
 def _advised(posterior: Posterior, advice: str) -> Posterior:
     """The posterior with advice that fits the method where the checks' own is about shards and their samplers."""
 
+    def fits(text: str) -> bool:
+        return re.search(r"\bshards?\b", text) is None
+
     def better(finding: Finding) -> Finding:
-        return replace(finding, advice=advice) if "shard" in finding.advice else finding
+        return finding if fits(finding.advice) else replace(finding, advice=advice)
 
     certificate = posterior.certificate
-    if certificate is not None and "shard" in certificate.advice:
+    if certificate is not None and not fits(certificate.advice):
         certificate = replace(certificate, advice=advice)
     return replace(posterior, certificate=certificate, findings=tuple(map(better, posterior.findings)))
 
@@ -206,7 +210,7 @@ class SubsampleRows(Stage):
             passes=passes,
             blocks=_one_shard(job.blocks),
             shards=_one_shard(job.blocks),
-            located=_one_located(mode),
+            located=Located(mode, mode.theta[None], mode.curvature[None], np.ones(1, bool)),
             sampled=Sampled((chains,), "rescaled", passes),
             combined=PosteriorDraws(flat, job.model.constrain_draws(flat), None),
             notes=(*state.notes, *tuned.notes),
@@ -215,18 +219,6 @@ class SubsampleRows(Stage):
 
 def _one_shard(blocks: Any) -> ArrayBlocks:
     return ArrayBlocks(blocks.rows, blocks.row_weights, np.array([blocks.num_rows]), np.zeros(1, np.int64))
-
-
-def _one_located(mode: Mode) -> Located:
-    """The mode of all rows as that of the only shard."""
-    return Located(
-        mode,
-        np.ones(1),
-        mode.theta[None],
-        mode.curvature[None],
-        np.array([mode.decrement]),
-        np.ones(1, bool),
-    )
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ _HOMES = {
     "predict": "shardmc.formulas",
     "subsample": "shardmc.field",
     "expectation_propagation": "shardmc.field",
+    "compare_methods": "shardmc.field",
     "combine": "shardmc.combiners",
     "compare": "shardmc.combiners",
     "Recenter": "shardmc.combiners",
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from shardmc.engine import Dask as Dask
     from shardmc.engine import Local as Local
     from shardmc.errors import ShardmcError as ShardmcError
+    from shardmc.field import compare_methods as compare_methods
     from shardmc.field import expectation_propagation as expectation_propagation
     from shardmc.field import subsample as subsample
     from shardmc.formulas import glm as glm

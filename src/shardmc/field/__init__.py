@@ -1,6 +1,7 @@
 """The rest of the field: subsampling methods and expectation propagation, on the models and rows of `fit`."""
 
 from shardmc.field.austerity import Austerity
+from shardmc.field.comparing import compare_methods
 from shardmc.field.confidence import Confidence
 from shardmc.field.propagation import Propagation, expectation_propagation
 from shardmc.field.sghmc import SGHMC
@@ -14,6 +15,7 @@ __all__ = [
     "Austerity",
     "Confidence",
     "Propagation",
+    "compare_methods",
     "expectation_propagation",
     "named_method",
     "subsample",

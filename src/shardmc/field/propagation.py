@@ -15,7 +15,7 @@ from shardmc.check import Certify, certify_options
 from shardmc.combiners.moments import listed, pool
 from shardmc.combiners.recenter import Recenter
 from shardmc.data import Blocks, Partition, Rows, as_source
-from shardmc.engine import Local
+from shardmc.engine import Engine, Local
 from shardmc.errors import OptionError, SamplingError, unknown
 from shardmc.field.method import check_counts, check_range
 from shardmc.field.sites import Gaussian, Sites, from_coordinates, tilted_moments
@@ -33,7 +33,7 @@ from shardmc.sample import sampler as named_sampler
 from shardmc.sample.sampler import Chains
 from shardmc.seeds import Purpose, generator
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Engine, Frame, Progress
+from shardmc.types import Frame, Progress
 
 Result = Literal["gaussian", "tilted"]
 

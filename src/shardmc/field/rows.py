@@ -13,11 +13,12 @@ from jax import lax
 
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.source import Blocks, Rows, wide
+from shardmc.engine import Engine
 from shardmc.errors import DataError
 from shardmc.locate.terms import expand_likelihood
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
-from shardmc.types import Engine, Frame
+from shardmc.types import Frame
 
 
 @jax.tree_util.register_dataclass

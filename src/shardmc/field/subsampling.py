@@ -18,7 +18,7 @@ from shardmc.check import Certify, certify_options
 from shardmc.combiners import Recenter
 from shardmc.data import Partition, as_source
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.engine import Local
+from shardmc.engine import Engine, Local
 from shardmc.errors import OptionError, SamplingError, unknown
 from shardmc.field.austerity import Austerity
 from shardmc.field.confidence import Confidence
@@ -37,7 +37,7 @@ from shardmc.posterior import Plan, Posterior
 from shardmc.sample import Auto, Sampled, ShardChains
 from shardmc.seeds import Purpose, generator
 from shardmc.target import DeviceFrame
-from shardmc.types import Engine, Finding, Located, Progress
+from shardmc.types import Finding, Located, Progress
 
 METHODS: dict[str, Callable[[], Subsampler]] = {
     "sgld": SGLD,

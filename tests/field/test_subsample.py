@@ -75,6 +75,17 @@ def test_row_evaluations_of_a_test_that_needs_all_rows_are_counted_exactly(model
     assert posterior.passes["subsample"] == pytest.approx(2 * 2 * 20 * 11 * 3 + 6)
 
 
+@pytest.mark.parametrize("name", ["austerity", "confidence-proxies"])
+def test_row_evaluations_of_tests_on_minibatches_are_whole_minibatches(model, name):
+    """80 minibatches of 50 rows; a row that is read is evaluated 2 times, or 4 with proxies."""
+    posterior = shardmc.subsample(model, Y, name, draws=DRAWS, **SINGLE, **SMALL)
+    before = 0 if name == "austerity" else 7
+    read = (posterior.passes["subsample"] - before) * ROWS / (2 if name == "austerity" else 4) / 50
+    assert read == pytest.approx(round(read), abs=1e-6)
+    assert 2 * 20 * 11 * 3 <= read < 80 * 2 * 20 * 11 * 3
+    assert posterior.num_draws == DRAWS
+
+
 def test_the_same_seed_gives_the_same_draws(model):
     options = {"draws": DRAWS, "step_size": 0.1, **SINGLE, **SMALL}
     one, same, other = (shardmc.subsample(model, Y, "sgld", seed=s, **options).theta for s in (1, 1, 2))

@@ -1,18 +1,22 @@
 """Error against cost for every method of the field, on the paper's Examples 2 and 3 and on motor insurance.
 
     python benchmarks/field.py [--quick] [--only synthetic covertype beta-bernoulli freMTPL2] [--patience 12]
+                               [--results field-results]
 
 Each method runs with more and more draws, until a run takes longer than --patience seconds. Errors are measured
 against a long run on all rows in one shard, or against the exact posterior (Example 3). Costs are row evaluations, and
 seconds of the second of two equal calls, so compiled; both without the certificate. Prints and writes
-docs/benchmarks/field.md and field.svg.
+docs/benchmarks/field.md and field.svg. Finished cases are kept in the folder --results and not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,14 +56,15 @@ class Method:
     family: str  # "divide and conquer", "subsampling", "all rows"
     make: Callable[[Case], Any]
     settings: str
+    heavy: bool = False
+    """Whether a step may read all rows, so that there is time for few steps only."""
 
 
 @dataclass(frozen=True)
 class Run:
     """One run: errors, effective draws, cost, and what the certificate says."""
 
-    case: str
-    method: Method
+    method: str
     draws: int
     errors: dict[str, float]
     ess: float
@@ -68,11 +73,30 @@ class Run:
     verdict: str
 
 
+@dataclass(frozen=True)
+class Study:
+    """All runs of a case, and the errors of as many independent draws as the largest run has."""
+
+    title: str
+    num_rows: int
+    floor: dict[str, float]
+    runs: list[Run]
+
+    def last(self) -> dict[str, Run]:
+        """The largest run of every method."""
+        return {run.method: run for run in self.runs}
+
+
 DIVIDE, SUBSAMPLE, ALL = "divide and conquer", "subsampling", "all rows"
 
 
 def always(value: Any) -> Callable[[Case], Any]:
     return lambda case: value
+
+
+def few_steps(kind: Any, **options: Any) -> Callable[[Case], Any]:
+    """Two chains without warm-up: they start from draws of the Laplace approximation."""
+    return lambda case: kind(chains=2, warmup=0, thin=min(case.model.dim, 5), **options)
 
 
 METHODS = (
@@ -115,11 +139,19 @@ METHODS = (
         always(SGHMC(control_variates=True)),
         "step from the gradient's noise, n = 100",
     ),
-    Method("austerity, authors'", SUBSAMPLE, always(Austerity(tolerance=0.05)), "tolerance 0.05, n = 500"),
-    Method("austerity, ours", SUBSAMPLE, always(Austerity(tolerance=0.001)), "tolerance 0.001, n = 500"),
-    Method("confidence", SUBSAMPLE, always(Confidence()), "delta 0.1, its authors'"),
+    Method(
+        "austerity, authors'",
+        SUBSAMPLE,
+        few_steps(Austerity, tolerance=0.05),
+        "tolerance 0.05, n = 500",
+        True,
+    ),
+    Method(
+        "austerity, ours", SUBSAMPLE, few_steps(Austerity, tolerance=0.001), "tolerance 0.001, n = 500", True
+    ),
+    Method("confidence", SUBSAMPLE, few_steps(Confidence, minibatch=1_000), "delta 0.1, its authors'", True),
     Method("confidence, proxies", SUBSAMPLE, always(Confidence(proxies=True)), "delta 0.1, its authors'"),
-    Method("random-walk Metropolis", ALL, always(None), "step adapted to 25 % acceptance"),
+    Method("random-walk Metropolis", ALL, always(None), "step adapted to 25 % acceptance", True),
 )
 COLOURS = {DIVIDE: "#0072B2", SUBSAMPLE: "#D55E00", ALL: "#000000"}
 
@@ -193,14 +225,13 @@ def run_once(case: Case, method: Method, draws: int, certify: bool) -> Run:
     options = {"draws": draws, "seed": 0, "check": certify, "precision": "single"}
     chosen = method.make(case)
     if chosen is None:
-        walk = shardmc.RandomWalk(chains=4, thin=case.model.dim)
+        walk = shardmc.RandomWalk(chains=2, warmup=0, thin=min(case.model.dim, 5))
         posterior = shardmc.fit(case.model, case.rows, shards=1, sampler=walk, **options)
     else:
         posterior = run_method(chosen, case.model, case.rows, case.shards, options)
     theta = posterior.theta[np.isfinite(posterior.theta).all(axis=1)]
     return Run(
-        case.name,
-        method,
+        method.label,
         draws,
         distances(theta, case.reference, MEASURES),
         _effective(posterior, theta, method.family),
@@ -213,17 +244,17 @@ def run_once(case: Case, method: Method, draws: int, certify: bool) -> Run:
 def run_method_on(case: Case, method: Method, budgets: tuple[int, ...], patience: float) -> list[Run]:
     """Runs with more and more draws. The last one that is quick enough is the largest."""
     runs = []
-    for draws in budgets:
+    for draws in (100, 400, 1_600) if method.heavy else budgets:
         try:
             run = run_once(case, method, draws, certify=True)
-            if run.seconds < 2 * patience + 10:  # the first call compiles
+            if run.seconds < 4 * patience:  # the first call compiles
                 run = run_once(case, method, draws, certify=True)
         except ShardmcError as error:
             print(case.name, method.label, draws, error, flush=True)
             break
         print(case.name, method.label, draws, run.errors, f"{run.passes:.0f} {run.seconds:.2f}", flush=True)
         runs.append(run)
-        if run.seconds * 3 > patience:
+        if run.seconds * 2 > patience:
             break
     return runs
 
@@ -244,33 +275,33 @@ COLUMNS = (
 
 
 def _row(run: Run, num_rows: int) -> list[object]:
+    settings = next(method.settings for method in METHODS if method.label == run.method)
     errors = [f"{run.errors[name]:.2g}" for name in MEASURES]
     cost = run.passes * num_rows / run.ess
     shown = [f"{run.draws:,}", f"{run.ess:,.0f}", *errors, f"{run.passes:,.0f}", f"{cost:.2g}"]
-    return [run.method.label, run.method.settings, *shown, f"{run.seconds:.2g}", run.verdict]
+    return [run.method, settings, *shown, f"{run.seconds:.2g}", run.verdict]
 
 
-def factor_of_proxies(runs: list[Run], num_rows: int) -> str:
+def factor_of_proxies(last: dict[str, Run]) -> str:
     """How many times fewer rows per effective draw the confidence sampler needs than Metropolis on all rows."""
-    best = {run.method.label: run.passes / run.ess for run in runs}
-    walk = best.get("random-walk Metropolis")
-    if walk is None or "confidence" not in best or "confidence, proxies" not in best:
+    cost = {name: run.passes / run.ess for name, run in last.items()}
+    walk, plain, proxies = map(cost.get, ("random-walk Metropolis", "confidence", "confidence, proxies"))
+    if walk is None or plain is None or proxies is None:
         return ""
     return (
-        f"\nPer effective draw the confidence sampler with proxies evaluates {walk / best['confidence, proxies']:.1f} "
-        f"times fewer rows than random-walk Metropolis on all rows; without proxies "
-        f"{best['confidence'] / walk:.1f} times more.\n"
+        f"\nPer effective draw the confidence sampler with proxies evaluates {walk / proxies:.2g} times fewer rows "
+        f"than random-walk Metropolis on all rows; without proxies {plain / walk:.2g} times more.\n"
     )
 
 
-def describe(results: dict[str, tuple[Case, list[Run]]]) -> str:
+def describe(studies: list[Study]) -> str:
     text = "# The field: error against cost\n\n" + header("field.py") + EXPLAINED
-    for case, runs in results.values():
-        last = {run.method.label: run for run in runs}.values()
-        rows = [_row(run, case.num_rows) for run in last]
-        floor = noise_floor(case.reference, max(run.draws for run in runs), MEASURES)
-        rows.append(["noise floor", "", "", "", *[f"{floor[name]:.2g}" for name in MEASURES], *[""] * 4])
-        text += f"\n## {case.title}\n\n{table(COLUMNS, rows)}" + factor_of_proxies(list(last), case.num_rows)
+    for study in studies:
+        last = study.last()
+        rows = [_row(run, study.num_rows) for run in last.values()]
+        floor = [f"{study.floor[name]:.2g}" for name in MEASURES]
+        rows.append(["noise floor", "", f"{max(run.draws for run in study.runs):,}", "", *floor, *[""] * 4])
+        text += f"\n## {study.title}\n\n{table(COLUMNS, rows)}" + factor_of_proxies(last)
     return text + "\n![KL divergence against row evaluations and against seconds](field.svg)\n"
 
 
@@ -285,38 +316,47 @@ variance is 5 % too large; the scale of Metropolis proposals is 2.38 / sqrt(d); 
 """
 
 
-def plot(results: dict[str, tuple[Case, list[Run]]]) -> None:
+def plot(studies: list[Study]) -> None:
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(
-        2, len(results), figsize=(4 * len(results), 8), layout="constrained", squeeze=False
-    )
-    markers = "os^Dv<>pP*XhdH8.1234"
-    for column, (case, runs) in enumerate(results.values()):
-        floor = noise_floor(case.reference, max(run.draws for run in runs), ("kl",))["kl"]
-        for row, name in enumerate(("row evaluations", "seconds, compiled")):
-            axis = axes[row][column]
-            for marker, method in zip(markers, METHODS, strict=False):
-                mine = [run for run in runs if run.method.label == method.label and run.errors["kl"] > 0]
-                own = method.label.startswith("shardmc")
-                axis.plot(
-                    [run.seconds if row else run.passes * case.num_rows for run in mine],
-                    [run.errors["kl"] for run in mine],
-                    marker=marker,
-                    color="#009E73" if own else COLOURS[method.family],
-                    alpha=1.0 if own else 0.6,
-                    linewidth=2.5 if own else 1.0,
-                    markersize=6,
-                    label=method.label if row == column == 0 else None,
-                )
-            axis.axhline(floor, color="grey", linestyle="--", linewidth=1)
-            axis.set(xscale="log", yscale="log", xlabel=name)
-            axis.grid(alpha=0.3)
-        axes[0][column].set_title(case.title, fontsize=9)
-    for row in axes:
-        row[0].set_ylabel("KL divergence (dashed: noise floor)")
+    size = (4 * len(studies), 8.5)
+    figure, axes = plt.subplots(2, len(studies), figsize=size, layout="constrained", squeeze=False)
+    markers = "os^Dv<>pP*XhdH8osD^"
+    for (row, name), (column, study) in itertools.product(
+        enumerate(("row evaluations", "seconds, compiled")), enumerate(studies)
+    ):
+        axis = axes[row][column]
+        for marker, method in zip(markers, METHODS, strict=True):
+            mine = [run for run in study.runs if run.method == method.label]
+            own = method.label.startswith("shardmc")
+            axis.plot(
+                [run.seconds if row else run.passes * study.num_rows for run in mine],
+                [run.errors["kl"] for run in mine],
+                marker=marker,
+                color="#009E73" if own else COLOURS[method.family],
+                alpha=1.0 if own else 0.6,
+                linewidth=2.5 if own else 1.0,
+                label=method.label if row == column == 0 else None,
+            )
+        axis.axhline(study.floor["kl"], color="grey", linestyle="--", linewidth=1)
+        axis.set(xscale="log", yscale="log", xlabel=name)
+        axis.grid(alpha=0.3)
+        if not row:
+            axis.set_title(study.title, fontsize=9)
+        if not column:
+            axis.set_ylabel("KL divergence (dashed: noise floor)")
     figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     figure.savefig(DOCS / "field.svg")
+
+
+def make_study(name: str, quick: bool, patience: float) -> Study | None:
+    case = CASES[name](quick)
+    if case is None:
+        return None
+    methods, budgets = (QUICK, (250,)) if quick else (METHODS, BUDGETS)
+    runs = [run for method in methods for run in run_method_on(case, method, budgets, patience)]
+    floor = noise_floor(case.reference, max(run.draws for run in runs), MEASURES)
+    return Study(case.title, case.num_rows, floor, runs)
 
 
 def main() -> None:
@@ -324,20 +364,25 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small data and few draws; nothing is written")
     parser.add_argument("--only", nargs="+", choices=list(CASES), help="cases")
     parser.add_argument("--patience", type=float, default=12.0, help="seconds of the longest run of a method")
+    parser.add_argument("--results", type=Path, help="folder of finished cases")
     arguments = parser.parse_args()
-    quick = arguments.quick
-    results = {}
-    for name in arguments.only or (["synthetic"] if quick else CASES):
-        case = CASES[name](quick)
-        if case is None:
+    studies = []
+    for name in arguments.only or (["synthetic"] if arguments.quick else CASES):
+        path = None if arguments.results is None else arguments.results / f"{name}.json"
+        if path is not None and path.exists():
+            stored = json.loads(path.read_text())
+            studies.append(Study(**{**stored, "runs": [Run(**run) for run in stored["runs"]]}))
             continue
-        methods = QUICK if quick else METHODS
-        budgets = (250,) if quick else BUDGETS
-        runs = [run for method in methods for run in run_method_on(case, method, budgets, arguments.patience)]
-        results[name] = (case, runs)
-    publish("field.md", describe(results), quick)
-    if not quick:
-        plot(results)
+        study = make_study(name, arguments.quick, arguments.patience)
+        if study is None:
+            continue
+        studies.append(study)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(asdict(study)))
+    publish("field.md", describe(studies), arguments.quick)
+    if not arguments.quick:
+        plot(studies)
 
 
 QUICK = tuple(

@@ -68,7 +68,7 @@ def mean_exceeds(
     def read(seen: Seen) -> Seen:
         rows, weights, inside = data.take((first + seen.minibatches) % data.count)
         found = jnp.where(inside, weights * values(rows), 0)
-        count = jnp.sum(inside)
+        count = jnp.sum(inside, dtype=jnp.int32)
         mean = jnp.sum(found) / count
         squares = jnp.sum(jnp.where(inside, (found - mean) ** 2, 0))
         # Chan's update of mean and squares by those of another group.

@@ -135,7 +135,7 @@ def expectation_propagation(
     precision, front_end, driver = asked_precision(precision), as_front_end(model), Driver(progress=progress)
     with precision_of_rows(precision):
         rows, bound = driver.timed("read", front_end.open, as_source(data), int(seed))
-        count = number_of_shards(shards, rows.num_rows, bound.dim, int(draws))
+        count = number_of_shards(shards, rows, bound.dim, int(draws))
         partition = Partition(count, stratify=stratify, weights=weights)
         blocks = driver.timed("split", rows.split, partition, int(seed))
     job = Job(

@@ -41,8 +41,8 @@ class Minibatches:
         """Shuffle the rows of a partition, and cut them into minibatches of about this size."""
         if not isinstance(blocks, ArrayBlocks):
             raise DataError(
-                "Subsampling methods need all rows in memory, and these are read from disk. Raise memory= of "
-                "shardmc.data.as_source, or use shardmc.fit, which reads one shard after another."
+                "Subsampling methods need all rows in memory, each by itself. For rows that are read from disk raise "
+                "memory= of shardmc.data.as_source; for rows that belong to groups use shardmc.fit."
             )
         count = blocks.num_rows
         starts = minibatch_starts(count, size)

@@ -111,7 +111,7 @@ def subsample(
     precision, front_end, driver = asked_precision(precision), as_front_end(model), Driver(progress=progress)
     with precision_of_rows(precision):
         rows, bound = driver.timed("read", front_end.open, as_source(data), int(seed))
-        count = number_of_shards("auto", rows.num_rows, bound.dim, int(draws))
+        count = number_of_shards("auto", rows, bound.dim, int(draws))
         blocks = driver.timed("split", rows.split, Partition(count, weights=weights), int(seed))
     job = Job(
         model=bound,

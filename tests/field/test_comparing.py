@@ -19,6 +19,7 @@ def model():
     return shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
 
 
+@pytest.mark.slow
 def test_one_table_for_both_families(model):
     reference = np.random.default_rng(1).normal(Y.mean(), 1 / np.sqrt(len(Y)), size=(20_000, 1))
     methods = {
@@ -41,6 +42,7 @@ def test_one_table_for_both_families(model):
     assert "passes" in str(result).splitlines()[0]
 
 
+@pytest.mark.slow
 def test_a_method_that_refuses_has_a_note_and_no_numbers(model):
     steep = shardmc.Model(lambda params, y: -((y - params["mu"]) ** 4), None, {"mu": ()})
     methods = {"diverges": SGLD(step_size=3.9, minibatch=1), "laplace": "laplace"}

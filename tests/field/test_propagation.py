@@ -74,6 +74,7 @@ def poisson():
     return model, y, draws.mean(), draws.std()
 
 
+@pytest.mark.slow
 def test_skewed_sites_are_closer_than_laplace(poisson):
     model, y, mean, sd = poisson
     options = {"shards": 5, "draws": 100_000, "site_draws": 2_000, **SINGLE}
@@ -86,6 +87,7 @@ def test_skewed_sites_are_closer_than_laplace(poisson):
     assert posterior.theta.std() == pytest.approx(sd, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_result_of_tilted_draws_comes_from_all_sites(poisson):
     model, y, mean, sd = poisson
     posterior = shardmc.expectation_propagation(

@@ -64,6 +64,7 @@ def test_austerity_is_exact_at_a_small_tolerance_and_wrong_at_a_loose_one(linear
     assert fewest < most < ROWS
 
 
+@pytest.mark.slow
 def test_the_confidence_sampler_is_exact_and_wrong_once_its_bound_is_taken_away(linear):
     """At any tolerance below 1 the bound is so cautious that no decision is wrong. The loose one lacks its C."""
     exact, rows = last_states(linear, Confidence, tolerance=0.1)

@@ -63,6 +63,7 @@ def sgld_variance(step_size: float, noise: float) -> float:
 STEPS = (0.08, 0.04, 0.02)
 
 
+@pytest.mark.slow
 def test_the_bias_of_sgld_falls_in_proportion_to_the_step_size(normal):
     noise = noise_of(normal)
     assert noise == pytest.approx(ROWS / 20, rel=0.5)  # N / n, up to the rows' own variance
@@ -85,6 +86,7 @@ def test_with_control_variates_the_gradient_of_normal_rows_is_exact(normal):
     assert unlikely(u, 1.0)
 
 
+@pytest.mark.slow
 def test_sghmc_has_the_variance_that_the_linear_recursion_gives(normal):
     noise = noise_of(normal)
     plain = last_states(normal, many_chains(SGHMC, 0.02))
@@ -106,6 +108,7 @@ def test_the_default_step_size_gives_the_inflation_asked_for(normal):
         assert 1.15 < variance < 1.201
 
 
+@pytest.mark.slow
 def test_decreasing_steps_reduce_the_bias(normal):
     """The variance follows V <- (1 - eps_t / 2)^2 V + eps_t + eps_t^2 noise / 4 from V = 1 on."""
     noise, variance = noise_of(normal), 1.0

@@ -93,6 +93,7 @@ def test_the_same_seed_gives_the_same_draws(model):
     assert not np.array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_weight_counts_a_row_several_times(model):
     """Rows of weight 3 have the posterior of rows that are there three times, sd 1 / sqrt(3 N)."""
     options = {"draws": 4_000, "step_size": 0.2, "thin": 10, **SINGLE}
@@ -139,6 +140,7 @@ def test_a_chain_that_diverges_is_an_error_that_names_the_option():
         shardmc.subsample(steep, rows, "sgld", step_size=3.9, draws=200, minibatch=1, **SINGLE)
 
 
+@pytest.mark.slow
 def test_advice_names_options_of_the_method(model):
     """Plain SGLD with far too large a step: its certificate is off, and the advice is not about shards."""
     posterior = shardmc.subsample(model, Y, "sgld", step_size=0.5, thin=5, draws=2_000, precision="single")

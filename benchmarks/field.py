@@ -303,8 +303,8 @@ def factor_of_proxies(last: dict[str, Run]) -> str:
     )
 
 
-def describe(studies: list[Study]) -> str:
-    text = "# The field: error against cost\n\n" + header("field.py") + EXPLAINED
+def describe(studies: list[Study], rows: int) -> str:
+    text = "# The field: error against cost\n\n" + header(f"field.py --rows {rows}") + EXPLAINED
     for study in studies:
         last = study.last()
         rows = [_row(run, study.num_rows) for run in last.values()]
@@ -390,7 +390,7 @@ def main() -> None:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(asdict(study)))
-    publish("field.md", describe(studies), arguments.quick)
+    publish("field.md", describe(studies, arguments.rows), arguments.quick)
     if not arguments.quick:
         plot(studies)
 

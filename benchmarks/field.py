@@ -349,6 +349,7 @@ def plot(studies: list[Study]) -> None:
             )
         axis.axhline(study.floor["kl"], color="grey", linestyle="--", linewidth=1)
         axis.set(xscale="log", yscale="log", xlabel=name)
+        axis.xaxis.set_minor_formatter("")
         axis.grid(alpha=0.3)
         if not row:
             axis.set_title(study.title, fontsize=9)

@@ -34,12 +34,16 @@ _HOMES = {
     "Auto": "shardmc.sample",
     "glm": "shardmc.formulas",
     "predict": "shardmc.formulas",
+    "subsample": "shardmc.field",
+    "expectation_propagation": "shardmc.field",
+    "compare_methods": "shardmc.field",
     "combine": "shardmc.combiners",
     "compare": "shardmc.combiners",
     "Recenter": "shardmc.combiners",
     "Consensus": "shardmc.combiners",
     "Product": "shardmc.combiners",
     "Weierstrass": "shardmc.combiners",
+    "PartitionTrees": "shardmc.combiners",
     "MPosterior": "shardmc.combiners",
     "Wasserstein": "shardmc.combiners",
     "Laplace": "shardmc.combiners",
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from shardmc.combiners import Consensus as Consensus
     from shardmc.combiners import Laplace as Laplace
     from shardmc.combiners import MPosterior as MPosterior
+    from shardmc.combiners import PartitionTrees as PartitionTrees
     from shardmc.combiners import Product as Product
     from shardmc.combiners import Recenter as Recenter
     from shardmc.combiners import Wasserstein as Wasserstein
@@ -63,6 +68,9 @@ if TYPE_CHECKING:
     from shardmc.engine import Dask as Dask
     from shardmc.engine import Local as Local
     from shardmc.errors import ShardmcError as ShardmcError
+    from shardmc.field import compare_methods as compare_methods
+    from shardmc.field import expectation_propagation as expectation_propagation
+    from shardmc.field import subsample as subsample
     from shardmc.formulas import glm as glm
     from shardmc.formulas import predict as predict
     from shardmc.model import Model as Model

@@ -20,6 +20,9 @@ class Purpose(IntEnum):
     PREDICTIVE_CHECK = 8
     SITE = 9
     SAMPLE_ROWS = 10
+    SHUFFLE_ROWS = 11
+    SUBSAMPLE = 12
+    PROPAGATE = 13
     EFFECTS = 14
 
 

@@ -21,6 +21,7 @@ QUICK = {
         "--seconds",
         "1",
     ],
+    "field": [],
     "scaling": [],
     "certificate_fits": ["--only", "Weibull regression"],
     "mixed": ["--methods", "shardmc", "one shard", "lme4", "GPBoost"],

@@ -102,9 +102,14 @@ def test_combine_and_compare_read_csv_and_write_netcdf(tmp_path, command):
     pd.DataFrame({"beta.1": rng.normal(1, 1, 500), "beta.2": rng.normal(size=500)}).to_csv(
         tmp_path / "all.csv", index=False
     )
-    done = command("compare", *files, "--reference", "all.csv", "--combiners", "recenter,swiss")
+    options = ("--reference", "all.csv", "--combiners", "recenter,swiss")
+    done = command("compare", *files, *options, "--others", "mine=posterior.nc")
     assert done.returncode == 0, done.stderr
     assert "noise floor" in done.stdout
+    assert "\nmine " in done.stdout
+    done = command("compare", *files, *options, "--others", "posterior.nc")
+    assert done.returncode == 2
+    assert "others must be names with their files" in done.stderr + done.stdout
 
 
 @pytest.mark.slow

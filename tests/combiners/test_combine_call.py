@@ -80,6 +80,18 @@ def test_a_shard_far_away_is_named():
     assert combine(SHARDS, "recenter").notes == ()
 
 
+def test_compare_shows_draws_of_other_methods():
+    rng = np.random.default_rng(1)
+    others = {"exact": rng.normal(size=(500, 2)), "shifted": rng.normal(size=(500, 2)) + 1}
+    draws, full = rng.normal(size=(4, 100, 2)), rng.normal(size=(2000, 2))
+    result = compare(draws, full, ["recenter"], others=others)
+    assert list(result.table.index[:3]) == ["recenter", "exact", "shifted"]
+    assert result.table.loc["shifted", "worst_mean"] == pytest.approx(1, abs=0.3)
+    assert result.table.loc["exact", "worst_sd"] < 0.2
+    with pytest.raises(OptionError, match="wide has parameters"):
+        compare(draws, full, ["recenter"], others={"wide": {"a": np.zeros((10, 3))}})
+
+
 def test_compare_makes_one_table():
     rng = np.random.default_rng(1)
     draws = {

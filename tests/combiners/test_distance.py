@@ -109,8 +109,12 @@ def test_identical_draws_have_no_distance(sample):
 def test_distances_leaves_out_what_the_sides_do_not_allow(sample):
     assert set(distances(sample, sample)) == set(DISTANCES)
     assert "joint_l2" not in distances(sample[:, :1], sample[:, :1])
-    assert set(distances(sample[:, 0], stats.norm(0, 1))) == {"l2", "relative_l2", "iad", "mean", "kl", "ks"}
-    assert set(distances(sample, [stats.norm(0, 1)] * 2)) == {"l2", "relative_l2", "iad", "ks"}
+    assert set(distances(sample[:, 0], stats.norm(0, 1))) == {
+        *("l2", "relative_l2", "iad", "mean", "kl", "worst_mean", "worst_sd", "ks")
+    }
+    assert set(distances(sample, [stats.norm(0, 1)] * 2)) == {
+        *("l2", "relative_l2", "iad", "worst_mean", "worst_sd", "ks")
+    }
     with pytest.raises(OptionError, match="Did you mean 'kl'"):
         distances(sample, sample, ["kll"])
     with pytest.raises(OptionError, match="2 and 1 coordinates"):

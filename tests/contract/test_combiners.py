@@ -109,6 +109,7 @@ def test_an_unknown_name_lists_the_valid_ones():
 PRECISION_WEIGHTED = {
     "consensus",
     "nonparametric-product",
+    "partition-trees",
     "product",
     "recenter",
     "semiparametric-product",
@@ -167,7 +168,12 @@ DEGENERATE = {
         note=r"covariance of shards 0, 1, 2, 3 was shrunk",
         lengths=(2, 2, 2, 2),
         # The sd of two draws varies much.
-        other_scale={"consensus": (0.3, 0.3, 0.3), "product": (0.05, 0.05, 0.05), "weierstrass": ZEROS},
+        other_scale={
+            "consensus": (0.3, 0.3, 0.3),
+            "partition-trees": (0.1, 0.1, 0.1),
+            "product": (0.05, 0.05, 0.05),
+            "weierstrass": ZEROS,
+        },
     ),
     "one draw in a shard": Degenerate(lambda x: [x[0][:1], *x[1:]], note=SHRUNK, lengths=(1, 60, 60, 60)),
     "one draw everywhere": Degenerate(

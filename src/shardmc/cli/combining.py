@@ -66,6 +66,10 @@ def compare(
     scaling: Annotated[
         str, typer.Option(help="The subposteriors that the draws come from: rescaled or fractional.")
     ] = "rescaled",
+    others: Annotated[
+        str | None,
+        typer.Option(help="Draws of other methods to show beside them, e.g. sgld=sgld.nc,ep=ep.nc."),
+    ] = None,
     shares: Shares = None,
     seed: Seed = 0,
 ) -> None:
@@ -84,6 +88,7 @@ def compare(
         None if combiners is None else [name.strip() for name in combiners.split(",")],
         scaling=scaling,  # type: ignore[arg-type]
         shares=_shares(shares),
+        others=_others(others),
         seed=seed,
     )
     console = Console()
@@ -134,6 +139,19 @@ def _existing(files: list[Path]) -> list[str]:
         if not file.exists():
             raise DataError(f"There is no file {file}.")
     return [str(f) for f in files]
+
+
+def _others(text: str | None) -> dict[str, str]:
+    """Files by the names of their rows, from name=file,name=file."""
+    from shardmc.errors import OptionError
+
+    found = {}
+    for part in [] if text is None else text.split(","):
+        name, equals, file = (each.strip() for each in part.partition("="))
+        if not (name and equals and file):
+            raise OptionError(f"others must be names with their files, such as sgld=sgld.nc, not {part!r}.")
+        found[name] = _existing([Path(file)])[0]
+    return found
 
 
 def _shares(text: str | None) -> list[float] | None:

@@ -4,6 +4,7 @@ from shardmc.combiners.barycenters import MPosterior, Wasserstein
 from shardmc.combiners.combining import COMBINERS, CombinedDraws, combine, named_combiner
 from shardmc.combiners.comparison import Comparison, compare
 from shardmc.combiners.gaussian import Consensus, Laplace, Product
+from shardmc.combiners.partition_trees import PartitionTrees
 from shardmc.combiners.recenter import Recenter
 from shardmc.combiners.weierstrass import Weierstrass
 
@@ -14,6 +15,7 @@ __all__ = [
     "Consensus",
     "Laplace",
     "MPosterior",
+    "PartitionTrees",
     "Product",
     "Recenter",
     "Wasserstein",

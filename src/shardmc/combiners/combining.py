@@ -14,6 +14,7 @@ import numpy as np
 from shardmc.combiners.barycenters import MPosterior, Wasserstein
 from shardmc.combiners.gaussian import Consensus, Laplace, Product
 from shardmc.combiners.moments import Varying, invertible_covariances, listed
+from shardmc.combiners.partition_trees import PartitionTrees
 from shardmc.combiners.read import RENAMED, Layout, read_shards
 from shardmc.combiners.recenter import Recenter
 from shardmc.combiners.weierstrass import Weierstrass
@@ -106,9 +107,9 @@ def combine(
     combine them. This cannot be checked. "recenter", "algorithm-1", "swiss", "mposterior",
     "wasserstein", "pie" and "empirical-wasserstein" take rescaled subposteriors, prior times the shard's
     likelihood to the power 1 / share; "consensus", "product", "nonparametric-product",
-    "semiparametric-product" and "weierstrass" take fractional ones, prior to the power share times the
-    shard's likelihood. Unbounded parameters combine best: a standard deviation as its logarithm, a
-    probability as its log odds.
+    "semiparametric-product", "weierstrass" and "partition-trees" take fractional ones, prior to the power
+    share times the shard's likelihood. Unbounded parameters combine best: a standard deviation as its
+    logarithm, a probability as its log odds.
 
     Parameters
     ----------
@@ -186,6 +187,7 @@ COMBINERS: dict[str, Callable[[], Combiner]] = {
     "nonparametric-product": partial(Product, kind="nonparametric"),
     "semiparametric-product": partial(Product, kind="semiparametric"),
     "weierstrass": Weierstrass,
+    "partition-trees": PartitionTrees,
     "mposterior": MPosterior,
     "wasserstein": Wasserstein,
     "pie": partial(Wasserstein, kind="quantile"),

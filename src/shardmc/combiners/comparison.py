@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,7 @@ def compare(
     located: Located | None = None,
     names: Sequence[str] | None = None,
     distance_names: Sequence[str] | None = None,
+    others: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> Comparison:
     """Combine the same shards by several methods and measure the distance of each from a reference.
@@ -73,6 +74,9 @@ def compare(
         As in `combine`.
     distance_names
         Keys of `shardmc.combiners.distance.DISTANCES`. By default all that the reference allows.
+    others
+        Draws of other methods, by the name of their row: in any form that one shard may have, such as a file that
+        `Posterior.save` wrote. `shardmc.compare_methods` runs other methods by name.
     seed
         The seed of the random numbers of the methods and of the noise floor.
 
@@ -90,27 +94,46 @@ def compare(
     >>> list(result.table.index)
     ['recenter', 'pie', 'noise floor, 5000 draws']
     """
-    import pandas as pd
-
     shards, layout = _both_scalings(draws, scaling, shares, names)
     target = _reference(reference, layout, names)
-    chosen = _chosen(combiners, shards, located)
-    rows: dict[str, dict[str, float]] = {}
-    notes: dict[str, tuple[str, ...]] = {}
-    for label, method in chosen.items():
+    results: dict[str, Result] = {}
+    for label, method in _chosen(combiners, shards, located).items():
         try:
             begin = perf_counter()
             combined = method(shards[method.scaling], located, np.random.default_rng(seed))
-            seconds = perf_counter() - begin
+            results[label] = Result(combined.values, {"seconds": perf_counter() - begin}, combined.notes)
         except ShardmcError as error:
-            rows[label], notes[label] = {}, (str(error),)
-            continue
-        found = distances(combined.values, target, distance_names)
-        rows[label] = {**found, "draws": len(combined.values), "seconds": seconds}
-        notes[label] = combined.notes
+            results[label] = Result(None, notes=(str(error),))
+    for label, given in (others or {}).items():
+        results[label] = Result(_flat(given, layout, names, label))
+    return tabulated(results, target, distance_names, seed)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one method gave: draws (draw, dim), or None if it refused; more columns of the table; notes."""
+
+    values: np.ndarray | None
+    columns: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def tabulated(
+    results: Mapping[str, Result], target: Side, distance_names: Sequence[str] | None, seed: int
+) -> Comparison:
+    """The distances of several methods' draws from the target, and the noise floors, as a table."""
+    import pandas as pd
+
+    rows: dict[str, dict[str, float]] = {}
+    for label, result in results.items():
+        rows[label] = {}
+        if result.values is not None:
+            found = distances(result.values, target, distance_names)
+            rows[label] = {**found, "draws": len(result.values), **result.columns}
     for count in sorted({int(row["draws"]) for row in rows.values() if row}):
         floor = noise_floor(target, count, distance_names, seed=seed)
         rows[f"noise floor, {count} draws"] = {**floor, "draws": count}
+    notes = {label: result.notes for label, result in results.items()}
     return Comparison(pd.DataFrame(list(rows.values()), index=list(rows)), notes)
 
 
@@ -134,7 +157,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 def _cell(column: Any, value: float) -> str:
     if not np.isfinite(value):
         return "" if np.isnan(value) else "inf"
-    return f"{value:.0f}" if column == "draws" else f"{value:.3g}"
+    return f"{value:.0f}" if column in ("draws", "ess") else f"{value:.3g}"
 
 
 def _both_scalings(
@@ -161,11 +184,16 @@ def _reference(reference: Any, layout: Layout, names: Sequence[str] | None) -> S
         return [reference]
     if isinstance(reference, (list, tuple)) and reference and isinstance(reference[0], Distribution):
         return reference
-    named = read_draws(reference, names)
+    return _flat(reference, layout, names, "The reference")
+
+
+def _flat(draws: Any, layout: Layout, names: Sequence[str] | None, whose: str) -> np.ndarray:
+    """Draws (draw, dim) of the parameters that the shards have."""
+    named = read_draws(draws, names)
     given = Layout.of(named)
     if dict(given.shapes) != dict(layout.shapes):
         raise OptionError(
-            f"The reference has parameters {', '.join(given.names[:8])}; the shards have "
+            f"{whose} has parameters {', '.join(given.names[:8])}; the shards have "
             f"{', '.join(layout.names[:8])}."
         )
     return layout.flatten(named)

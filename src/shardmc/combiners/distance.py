@@ -122,6 +122,41 @@ def gaussian_kl(draws: Side, reference: Side) -> float:
     return float((np.trace(covariance) + mean @ mean - len(mean) - log_det) / 2)
 
 
+def worst_mean(draws: Side, reference: Side) -> float:
+    """The largest error of a coordinate's mean, in sds of the reference.
+
+    Examples
+    --------
+    >>> from scipy import stats
+    >>> worst_mean([stats.norm(1, 1), stats.norm(0, 1)], [stats.norm(0, 2), stats.norm(0, 1)])
+    0.5
+    """
+    return max(abs(mean - center) / unit for mean, _, center, unit in _varying_moments(draws, reference))
+
+
+def worst_sd(draws: Side, reference: Side) -> float:
+    """The largest error of a coordinate's sd, as the absolute logarithm of its ratio to that of the reference.
+
+    Examples
+    --------
+    >>> from scipy import stats
+    >>> round(worst_sd([stats.norm(1, 1.1), stats.norm(0, 1)], [stats.norm(0, 1), stats.norm(0, 1)]), 3)
+    0.095
+    """
+    found = [sd / unit for _, sd, _, unit in _varying_moments(draws, reference)]
+    return float("inf") if min(found) <= 0 else max(abs(float(np.log(ratio))) for ratio in found)
+
+
+def _varying_moments(draws: Side, reference: Side) -> list[tuple[float, float, float, float]]:
+    """Mean and sd of both sides, for the coordinates in which the reference varies."""
+    pairs = zip(*_columns(draws, reference), strict=True)
+    found = [(*mean_and_sd(a), *mean_and_sd(b)) for a, b in pairs]
+    varying = [each for each in found if each[3] > 1e-13 * abs(each[2])]
+    if not varying:
+        raise OptionError("The reference does not vary in any coordinate, so there is no unit to measure in.")
+    return varying
+
+
 def kolmogorov_smirnov(draws: Side, reference: Side) -> np.ndarray:
     """The largest difference of the distribution functions of each coordinate, (dim,).
 
@@ -170,6 +205,8 @@ DISTANCES = {
     "iad": absolute_distance,
     "mean": mean_distance,
     "kl": gaussian_kl,
+    "worst_mean": worst_mean,
+    "worst_sd": worst_sd,
     "ks": lambda draws, reference: float(kolmogorov_smirnov(draws, reference).max()),
     "sliced": sliced_wasserstein,
 }

@@ -49,7 +49,7 @@ class Batch:
     def own(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
         """Own rows of the batch's i-th shard and their weights, (capacity, ...) and (capacity,)."""
         start = self.starts[i]
-        rows = jax.tree.map(lambda a: _wide(lax.dynamic_slice_in_dim(a, start, self.capacity)), self.rows)
+        rows = jax.tree.map(lambda a: wide(lax.dynamic_slice_in_dim(a, start, self.capacity)), self.rows)
         weights = jnp.where(jnp.arange(self.capacity) < self.sizes[i], self.factors[i], 0)
         if self.row_weights is not None:
             weights = weights * lax.dynamic_slice_in_dim(self.row_weights, start, self.capacity)
@@ -62,7 +62,7 @@ class Batch:
         rows, weights = self.own(i)
         if self.kept_rows is None:
             return rows, weights
-        rows = jax.tree.map(lambda a, b: jnp.concatenate([a, _wide(b)]), rows, self.kept_rows)
+        rows = jax.tree.map(lambda a, b: jnp.concatenate([a, wide(b)]), rows, self.kept_rows)
         assert self.kept_weights is not None
         return rows, jnp.concatenate([weights, self.kept_weights])
 
@@ -78,7 +78,7 @@ class Batch:
         return replace(self, rows=rows, row_weights=weights, starts=starts)  # pyright: ignore[reportArgumentType]
 
 
-def _wide(rows: jax.Array) -> jax.Array:
+def wide(rows: jax.Array) -> jax.Array:
     """A shard's rows in the precision of the computation. In memory they are float32 even if that is float64."""
     real = jnp.result_type(float)
     narrow = jnp.issubdtype(rows.dtype, jnp.floating) and rows.dtype.itemsize < real.itemsize

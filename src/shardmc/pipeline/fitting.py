@@ -147,9 +147,9 @@ def fit(
     """
     combiner, sampler = named_combiner(combiner), named_sampler(sampler)
     certified = certify_options(certify, check)
-    _check_options(draws, seed, keep, certified is not None, polish)
+    check_options(draws, seed, keep, certified is not None, polish)
     _check_scaling(combiner, sampler)
-    front_end = model if isinstance(model, FrontEnd) else _OneModel(model)
+    front_end = as_front_end(model)
     draws, seed = int(draws), int(seed)  # files cannot hold NumPy's numbers
     precision = asked_precision(precision)
     asked = {
@@ -171,7 +171,7 @@ def fit(
             given = {"shards": int(shards)} if isinstance(shards, int | np.integer) else {}
             folder.expect(source, {**asked, **given})
             rows, bound = driver.timed("read", front_end.open, source, seed)
-            count = _number_of_shards(shards, rows, bound.dim, draws)
+            count = number_of_shards(shards, rows, bound.dim, draws)
             partition = Partition(count, shuffle, stratify, weights)
             # What the text of the options does not show: the weights of the rows, and the code of the user's functions.
             content = fingerprint(partition.fingerprint, vars(sampler), vars(combiner))
@@ -216,6 +216,11 @@ class _OneModel:
         return posterior
 
 
+def as_front_end(model: Recipe | FrontEnd) -> FrontEnd:
+    """What `fit` takes as a model, as a front end."""
+    return model if isinstance(model, FrontEnd) else _OneModel(model)
+
+
 def open_rows(model: Recipe, data: Data, seed: int) -> tuple[Source, Model]:
     """The rows that the model reads, and the model, checked on a few of them before anything is compiled."""
     if not isinstance(model, Recipe):
@@ -241,7 +246,7 @@ def _in_words(method: Sampler | Auto | Combiner) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(method))
 
 
-def _check_options(draws: int, seed: int, keep: float | None, check: bool, polish: bool) -> None:
+def check_options(draws: int, seed: int, keep: float | None, check: bool, polish: bool) -> None:
     if not isinstance(draws, int | np.integer) or draws < 1:
         raise OptionError(f"draws must be a positive whole number, not {draws!r}.")
     if not isinstance(seed, int | np.integer) or seed < 0:
@@ -260,7 +265,7 @@ def _check_scaling(combiner: Combiner, sampler: Sampler | Auto) -> None:
         )
 
 
-def _number_of_shards(shards: int | str, source: Source, dim: int, draws: int) -> int:
+def number_of_shards(shards: int | str, source: Source, dim: int, draws: int) -> int:
     """K as given, or chosen so that few rows are kept (K^2 < N / (5 d)) and shards are not too small."""
     units = source.num_units
     if shards == "auto":

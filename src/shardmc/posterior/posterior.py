@@ -57,7 +57,9 @@ class Plan(_Record):
     rows: int
     shards: int
     seed: int
-    combiner: str
+    combiner: str = "none"
+    method: str | None = None
+    """The subsampling method, or expectation propagation, where no sampler of shards and combiner were used."""
     draws: int | None = None
     """Draws asked for."""
     draws_per_shard: int | None = None

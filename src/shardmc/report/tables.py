@@ -237,7 +237,7 @@ def call(plan: Plan, regression: Regression | None = None) -> str | None:
         combiner=shardmc.Recenter(),
     )
     """
-    if plan.draws is None or plan.appended_rows is not None:
+    if plan.draws is None or plan.appended_rows is not None or plan.method is not None:
         return None
     function, first = ("fit", ["model", "data"]) if regression is None else ("glm", _arguments(regression))
     arguments = [f"{name}={getattr(plan, name)!r}" for name in ("shards", "draws", "seed", "keep")]

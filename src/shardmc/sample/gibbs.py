@@ -204,6 +204,7 @@ class Gibbs(Sampler):
     chains: int = 1
     whole: bool = True
     needs_mode = False
+    uses_rows = True
 
     def __post_init__(self) -> None:
         for name in ("step", "init", "observe"):

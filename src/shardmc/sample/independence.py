@@ -97,6 +97,7 @@ class Exact(Sampler):
 
     draw: Callable[[jax.Array, Rows, jax.Array, jax.Array], dict[str, jax.Array]]
     needs_mode = False
+    uses_rows = True
 
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         power = jnp.asarray(target.power)

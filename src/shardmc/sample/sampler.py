@@ -36,6 +36,9 @@ class Sampler(ABC):
     needs_mode: ClassVar[bool] = True
     """Whether it needs the modes. If not, it also works without them."""
 
+    uses_rows: ClassVar[bool] = False
+    """Whether it uses the target's rows, not only its log density."""
+
     @property
     def takes_power(self) -> bool:
         """Whether it can raise the prior to a power, as fractional subposteriors need."""

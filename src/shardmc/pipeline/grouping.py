@@ -199,8 +199,8 @@ class _Search:
             return error
         return ModelError(
             f"No mode of the posterior was found, because {named!r} seems to be close to 0: the rows show no "
-            "difference between these groups. Leave the group term out, or give a prior that keeps the sd away from 0, such as "
-            f'priors={{{named!r}: "inverse_gamma(3, 1)"}}.'
+            "difference between these groups. Leave the group term out, or give a prior that keeps the sd away from 0, "
+            f'such as priors={{{named!r}: "inverse_gamma(3, 1)"}}.'
         )
 
     def finish(self) -> None:

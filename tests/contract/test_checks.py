@@ -92,3 +92,13 @@ class TestEveryCheck:
         check(evidence)
         np.testing.assert_array_equal(evidence.theta, before[0])
         np.testing.assert_array_equal(evidence.chains, before[1])
+
+
+def test_advice_for_one_shard_can_be_followed():
+    (check,) = (check for check in CHECKS if check.name == "certificate")
+    off = with_shifted_draws(good())
+    (several,) = check(off).findings
+    (one,) = check(replace(off, shares=np.ones(1), shard=np.zeros_like(off.shard))).findings
+    assert "fewer shards" in several.advice
+    assert "fewer shards" not in one.advice
+    assert "more draws" in one.advice

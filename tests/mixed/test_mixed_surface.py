@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -113,10 +114,17 @@ def test_a_slope_that_varies_in_no_group_is_a_warning(shuffled: bool) -> None:
     ("model", "match"),
     [("y ~ x + (1 | g)", "Give a formula and all rows to shardmc.glm"), (print, "not builtin_function")],
 )
-def test_only_glm_takes_a_formula(model: object, match: str) -> None:
+def test_only_glm_takes_a_formula(model: Any, match: str) -> None:
     for call in (shardmc.fit, lambda model, rows: shardmc.sample_shard(model, rows, share=0.5)):
         with pytest.raises(ModelError, match=match):
             call(model, table())
+
+
+@pytest.mark.slow
+def test_groups_that_do_not_differ_are_named() -> None:
+    rows = table().assign(y=np.random.default_rng(0).normal(size=200))
+    with pytest.raises(ModelError, match="'sd_school__Intercept' seems to be close to 0"):
+        shardmc.glm("y ~ (1 | school/class)", rows, draws=100)
 
 
 FORMULA = "c ~ x + (1 | g)"

@@ -15,6 +15,11 @@ from shardmc.types import Finding, Gradients, Mode
 _MOST_DRAWS = 20_000
 """The most draws, evenly over the shards, that the certificate uses. Their noise is 0.007 sd, far below its bounds."""
 
+_ONE_SHARD = (
+    "There is one shard, so the chain has probably not reached all of the posterior: take more draws, use another "
+    'sampler such as "nuts", or use polish=True (--polish).'
+)
+
 
 @final
 class CertificateCheck(Check):
@@ -38,6 +43,8 @@ class CertificateCheck(Check):
             evidence.effective,
             options=evidence.certify,
         )
+        if certificate.verdict == "off" and len(evidence.shares) == 1:
+            certificate = replace(certificate, advice=_ONE_SHARD)
         return Outcome(verdict_findings(certificate), certificate=certificate, certified_at=chosen)
 
 

@@ -327,8 +327,9 @@ class Posterior:
 
     def __repr__(self) -> str:
         verdict = "not certified" if self.certificate is None else self.certificate.sentence
-        names, shards = ", ".join(map(shown, self.draws)), self.shards.num_shards
-        return f"Posterior({self.num_draws} draws of {names} from {shards} shards; {shown_text(verdict)})"
+        names, count = ", ".join(map(shown, self.draws)), self.shards.num_shards
+        shards = "1 shard" if count == 1 else f"{count} shards"
+        return f"Posterior({self.num_draws} draws of {names} from {shards}; {shown_text(verdict)})"
 
 
 def load(path: str | Path) -> Posterior:

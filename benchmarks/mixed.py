@@ -24,7 +24,15 @@ from provenance import header, publish, table
 
 ERROR = 0.1
 """The largest error of a group's sd or correlation, in posterior sds."""
-COLUMNS = ("", "seconds, cold", "seconds, compiled", "error, in posterior sds", "sd, ratio", "peak memory")
+COLUMNS = (
+    "",
+    "seconds, cold",
+    "seconds, compiled",
+    "CPU seconds",
+    "error, in posterior sds",
+    "sd, ratio",
+    "peak memory",
+)
 
 
 def run_one(case: Case, method: str, draws: int, out: Path) -> None:
@@ -38,7 +46,13 @@ def run_one(case: Case, method: str, draws: int, out: Path) -> None:
         # R runs in a child of this process, all others in this process itself.
         users = (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF)
         peak = next(filter(None, (resource.getrusage(user).ru_maxrss for user in users))) * 1024
-        found |= {"cold": fit.cold, "compiled": fit.compiled, "draws": fit.draws, "peak": peak}
+        found |= {
+            "cold": fit.cold,
+            "cpu": fit.cpu,
+            "compiled": fit.compiled,
+            "draws": fit.draws,
+            "peak": peak,
+        }
         found |= {"estimates": fit.estimates, "facts": fit.facts}
     out.write_text(json.dumps(found))
 
@@ -105,6 +119,7 @@ def row(case: Case, found: dict, truth: dict | None) -> list[object]:
         found["method"] + (f", {found['draws']:,} draws" if found["draws"] else ""),
         f"{found['cold']:.1f}",
         "" if found["compiled"] is None else f"{found['compiled']:.1f}",
+        f"{found['cpu']:.1f}",
         f"{_worst(gaps):+.2f}" if gaps and known else "",
         f"{_worst(ratios, 1.0):.2f}" if gaps and known and found["draws"] else "",
         f"{found['peak'] / 1e9:.2f} GB",
@@ -171,7 +186,8 @@ def report(results: list[dict], cases: dict[str, Case], part: float) -> str:
 INTRODUCTION = """
 Every fit runs in a process of its own, one after another, on the same simulated rows. *Cold* is the first call in a
 process with everything imported, so it includes compilation; *compiled* is the second call. Both include the
-certificate. For R and GPBoost only the fit is timed, with default options. They give an estimate, not a posterior.
+certificate. *CPU seconds* are those of all cores in the second call, or in the only one. For R and GPBoost only the
+fit is timed, with default options. They give an estimate, not a posterior.
 
 "One shard" is shardmc with all groups in one shard, so without the error of splitting. It chooses the number of
 quadrature nodes by the same rule. Errors are differences from its posterior mean, in posterior sds: of the posterior

@@ -10,14 +10,15 @@ formula <- as.formula(given[4])
 package <- given[6]
 suppressMessages(library(package, character.only = TRUE))
 family <- switch(given[5], bernoulli = binomial(), poisson = poisson(), gaussian = gaussian())
-seconds <- system.time({
+times <- system.time({
   fit <- if (package == "glmmTMB") glmmTMB(formula, data, family = family)
          else if (given[5] == "gaussian") lmer(formula, data, REML = FALSE)
          else glmer(formula, data, family = family)
-})[["elapsed"]]
+})
 say <- function(name, value) cat(name, format(value, digits = 10), "\n")
 cat(package, as.character(packageVersion(package)), "\n")
-say("seconds", seconds)
+say("seconds", times[["elapsed"]])
+say("cpu", times[["user.self"]] + times[["sys.self"]])
 fixed <- if (package == "glmmTMB") fixef(fit)$cond else fixef(fit)
 for (name in names(fixed)) say(sub("\\(Intercept\\)", "Intercept", name), fixed[[name]])
 varying <- if (package == "glmmTMB") VarCorr(fit)$cond else VarCorr(fit)

@@ -298,8 +298,8 @@ def factor_of_proxies(last: dict[str, Run]) -> str:
     if walk is None or plain is None or proxies is None:
         return ""
     return (
-        f"\nPer effective draw the confidence sampler with proxies evaluates {walk / proxies:.2g} times fewer rows "
-        f"than random-walk Metropolis on all rows; without proxies {plain / walk:.2g} times more.\n"
+        f"\nPer effective draw the confidence sampler with proxies evaluates {walk / proxies:.3g} times fewer rows "
+        f"than random-walk Metropolis on all rows; without proxies {plain / walk:.3g} times more.\n"
     )
 
 

@@ -120,13 +120,6 @@ def test_only_glm_takes_a_formula(model: Any, match: str) -> None:
             call(model, table())
 
 
-@pytest.mark.slow
-def test_groups_that_do_not_differ_are_named() -> None:
-    rows = table().assign(y=np.random.default_rng(0).normal(size=200))
-    with pytest.raises(ModelError, match="'sd_school__Intercept' seems to be close to 0"):
-        shardmc.glm("y ~ (1 | school/class)", rows, draws=100)
-
-
 FORMULA = "c ~ x + (1 | g)"
 OPTIONS = {"family": "poisson", "shards": 2, "draws": 200}
 
@@ -211,3 +204,15 @@ def test_dask_gives_the_same_draws(folder: Path) -> None:
         found = shardmc.glm(FORMULA, table(60, 5), **OPTIONS, engine=shardmc.Dask(client))
     loaded = shardmc.load(folder / "run")
     assert all((found.draws[name] == values).all() for name, values in loaded.draws.items())
+
+
+def test_effects_are_drawn_in_their_order(folder: Path) -> None:
+    posterior = shardmc.load(folder / "run")
+    (axes,) = posterior.plot_effects("g").axes
+    points = axes.lines[0].get_xdata()
+    assert len(points) == 60
+    assert (np.diff(points) >= 0).all()
+    assert "g of" not in axes.get_xlabel()
+    (few,) = posterior.plot_effects(most=10).axes
+    assert len(few.lines[0].get_xdata()) == 10
+    assert "10 of 60" in few.get_xlabel()

@@ -43,11 +43,8 @@ class LocateGroups(Stage):
         blocks = state.blocks
         assert isinstance(blocks, GroupedBlocks)
         search = _Search(job, blocks)
-        try:
-            search.start()
-            search.finish()
-        except ModelError as error:
-            raise search.explained(error) from error
+        search.start()
+        search.finish()
         place = search.choose_nodes()
         search.use_nodes(place)
         choice = choose_precision(job.precision, job.model, search.blocks, job.engine, search.mode.frame)
@@ -190,18 +187,6 @@ class _Search:
             self.frame = end
             if moved < 2.0 or self.likelihood.local is None:
                 return
-
-    def explained(self, error: ModelError) -> ModelError:
-        """The error, or what it means if it is about the sd of effects that are parameters."""
-        sds = [self.model.names[k] for k in self.likelihood.sds_of_parameters(self.model)]
-        named = next((name for name in sds if repr(name) in str(error)), None)
-        if named is None:
-            return error
-        return ModelError(
-            f"No mode of the posterior was found, because {named!r} seems to be close to 0: the rows show no "
-            "difference between these groups. Leave the group term out, or give a prior that keeps the sd away from 0, "
-            f'such as priors={{{named!r}: "inverse_gamma(3, 1)"}}.'
-        )
 
     def finish(self) -> None:
         """Find the mode of all rows, with the centres that belong to it."""

@@ -22,8 +22,13 @@ def simulated(family: str, groups: int = GROUPS, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"g": [f"group {k}" for k in g], "y": y.astype(int)})
 
 
-def exact(table: pd.DataFrame, family: str) -> dict[str, tuple[float, float]]:
-    """Mean and sd of intercept and sd of the groups, on a grid, with every group integrated by 80 nodes."""
+def exact(
+    table: pd.DataFrame, family: str, effects: dict[int, tuple[float, float]] | None = None
+) -> dict[str, tuple[float, float]]:
+    """Mean and sd of intercept and sd of the groups, on a grid, with every group integrated by 80 nodes.
+
+    With `effects`, those of a group of binary rows are added to it, by the group's number of successes.
+    """
     sums = table.groupby("g")["y"].agg(["sum", "count"]).value_counts()
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     log_weights = np.log(weights) - 0.5 * np.log(2 * np.pi)
@@ -41,6 +46,13 @@ def exact(table: pd.DataFrame, family: str) -> dict[str, tuple[float, float]]:
     log_posterior += -0.5 * ((intercepts[:, None] - center) / 2.5) ** 2 - 2 * np.log1p((taus / 2.5) ** 2 / 3)
     share = np.exp(log_posterior - log_posterior.max())
     share /= share.sum()
+    for total, count in sums.index if effects is not None else ():
+        terms = total * eta - count * np.logaddexp(0, eta) + log_weights
+        inside = np.exp(terms - logsumexp(terms, axis=2, keepdims=True))
+        values = taus[None, :, None] * nodes
+        mean = float((share * (inside * values).sum(axis=2)).sum())
+        square = float((share * (inside * values**2).sum(axis=2)).sum())
+        effects[int(total)] = mean, float(np.sqrt(square - mean**2))
     found = {}
     for name, values, part in (
         ("Intercept", intercepts, share.sum(axis=1)),
@@ -68,6 +80,25 @@ def test_the_posterior_is_the_exact_one(family: str) -> None:
     assert worst(posterior, exact(table, family)) < 1
     assert posterior.certificate is not None
     assert posterior.certificate.verdict == "within"
+
+
+def test_effects_of_groups_are_the_exact_ones() -> None:
+    """Means within 0.1 sd and sds within 10 %. They follow from moments, so only the parameters' draws vary."""
+    table = simulated("bernoulli")
+    posterior = shardmc.glm("y ~ 1 + (1 | g)", table, family="bernoulli", draws=DRAWS, shards=4)
+    wanted: dict[int, tuple[float, float]] = {}
+    exact(table, "bernoulli", wanted)
+    found = posterior.effects("g")
+    means, sds = np.array([wanted[k] for k in table.groupby("g")["y"].sum().loc[found.index]]).T
+    assert np.max(np.abs(found["mean"] - means) / sds) < 0.1
+    assert np.max(np.abs(found["sd"] / sds - 1)) < 0.1
+    groups = found.index[:6]
+    draws = posterior.effect_draws("g", groups=list(groups), draws=DRAWS)["Intercept"]
+    # 4,000 draws: an error of 0.1 sd is six standard errors.
+    assert np.max(np.abs(draws.mean(axis=0) - means[:6]) / sds[:6]) < 0.1
+    assert np.max(np.abs(draws.std(axis=0) / sds[:6] - 1)) < 0.1
+    # Negative control: the effects of other groups.
+    assert np.max(np.abs(found["mean"].to_numpy()[::-1] - means) / sds) > 0.5
 
 
 def test_ignoring_the_groups_fails() -> None:

@@ -185,7 +185,7 @@ class GroupPart:
             found[:, ~new] = self._known(numbers[~new])
         for k in np.flatnonzero(new):
             # The same new group has the same effect in every piece of the rows.
-            rng = np.random.default_rng([self.seed, Purpose.EFFECTS, *names[k].encode()])
+            rng = np.random.default_rng([self.seed, Purpose.EFFECTS, 1, *names[k].encode()])
             found[:, k] = np.einsum("dij,dj->di", self.roots, rng.normal(size=self.roots.shape[:2]))
         return np.einsum("drq,rq->dr", found[:, inverse], columns)
 
@@ -199,6 +199,6 @@ class GroupPart:
             return self.parameters[:, numbers]
         parts = []
         for number in numbers:  # a group's draws do not depend on which other rows are predicted
-            rng = np.random.default_rng([self.seed, Purpose.EFFECTS, int(number)])
+            rng = np.random.default_rng([self.seed, Purpose.EFFECTS, 0, int(number)])
             parts.append(self.moments.draw(self.theta, [number], rng))
         return np.concatenate(parts, axis=1)

@@ -122,17 +122,7 @@ def prepare(
             for f, t in zip(varying, group_terms, strict=True)
         ]
         factors = find_factors(group_terms, effects, source)
-        read = list(dict.fromkeys([*kinds, *grouping]))
-
-        def pieces() -> Iterator[tuple[pa.Table, np.ndarray]]:
-            for table in source.tables(read):
-                chunk = as_chunk(table, kinds, encoder.levels)
-                yield table, roles.response_values(chunk, family.levels_of_response)
-
-        factors = tuple(
-            factor if factor.integrated else replace(factor, standardised=says_little(factor, pieces()))
-            for factor in factors
-        )
+        factors = _with_choice_of_scale(factors, source, roles, encoder, kinds, family)
     design = Design(encoder, roles, family, kinds, scaling, {}, source.num_rows, factors)
     _refuse_repeated(design)
     refuse_groups(design)
@@ -149,6 +139,27 @@ def prepare(
         rows = GroupedSource(rows, UNIT, design.unit.counts)
     separating = tuple(summary.separating(design.names, family))
     return Prepared(design, rows, response, separating, before - source.num_rows, findings)
+
+
+def _with_choice_of_scale(
+    factors: tuple[Factor, ...],
+    source: Source,
+    roles: Roles,
+    encoder: Encoder,
+    kinds: Mapping[str, Kind],
+    family: Family,
+) -> tuple[Factor, ...]:
+    """The factors, with effects that are parameters divided by their sd where the rows say little of them."""
+
+    def pieces(factor: Factor) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        for table in source.tables(list(dict.fromkeys([*kinds, *factor.columns]))):
+            chunk = as_chunk(table, kinds, encoder.levels)
+            yield table, roles.response_values(chunk, family.levels_of_response)
+
+    return tuple(
+        each if each.integrated else replace(each, standardised=says_little(each, pieces(each)))
+        for each in factors
+    )
 
 
 def _varying(

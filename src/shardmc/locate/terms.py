@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -194,14 +195,10 @@ def likelihood_at_mode(model: Model, mode: Mode) -> Expansion:
 
 
 @dataclass(frozen=True, eq=False)
-class Conditioned:
-    """A model whose prior is the posterior given earlier rows, known by their expansion.
-
-    It offers what the search for a mode needs from a model. Its rows are the new ones.
-    """
+class OtherPrior(ABC):
+    """A model with another prior: what the search for a mode needs from a model."""
 
     model: Model
-    earlier: Expansion
 
     @property
     def dim(self) -> int:
@@ -213,10 +210,25 @@ class Conditioned:
 
     @property
     def initial(self) -> np.ndarray:
-        return self.earlier.center
+        return self.model.initial
 
     def log_likelihood(self, theta: Any, rows: Rows) -> jax.Array:
         return self.model.log_likelihood(theta, rows)
+
+    @abstractmethod
+    def log_prior(self, theta: Any) -> jax.Array:
+        """The other log prior, a number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Conditioned(OtherPrior):
+    """A model whose prior is the posterior given earlier rows, known by their expansion. Its rows are the new ones."""
+
+    earlier: Expansion
+
+    @property
+    def initial(self) -> np.ndarray:
+        return self.earlier.center
 
     def log_prior(self, theta: Any) -> jax.Array:
         gap = jnp.asarray(theta) - self.earlier.center

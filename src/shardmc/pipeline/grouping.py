@@ -14,7 +14,7 @@ from shardmc.data.grouped import GroupedBlocks
 from shardmc.errors import ModelError
 from shardmc.locate import Start, choose_precision, locate
 from shardmc.locate.ascent import Ascent
-from shardmc.locate.terms import Evaluator, sampled_score
+from shardmc.locate.terms import Evaluator, OtherPrior, sampled_score
 from shardmc.mixed import GroupLikelihood, blank_centers, center_groups, moments_of_effects, product_rule
 from shardmc.model import Density, Model
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
@@ -111,26 +111,10 @@ def recentered(job: Job, blocks: GroupedBlocks, theta: np.ndarray, place: int) -
 
 
 @dataclass(frozen=True, eq=False)
-class _Pinned:
+class _Pinned(OtherPrior):
     """A model with some coordinates held near where they start."""
 
-    model: Model
     coordinates: np.ndarray
-
-    @property
-    def dim(self) -> int:
-        return self.model.dim
-
-    @property
-    def names(self) -> list[str]:
-        return self.model.names
-
-    @property
-    def initial(self) -> np.ndarray:
-        return self.model.initial
-
-    def log_likelihood(self, theta: Any, rows: Any) -> jax.Array:
-        return self.model.log_likelihood(theta, rows)
 
     def log_prior(self, theta: Any) -> jax.Array:
         theta = jnp.asarray(theta)

@@ -18,7 +18,7 @@ from shardmc.errors import RunError
 from shardmc.names import shown, shown_text
 from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.prediction import predict_by
-from shardmc.posterior.tree import axes, from_tree, part, read_by, to_tree
+from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
 from shardmc.types import Data, Finding
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Posterior:
     notes: tuple[str, ...] = field(default=(), metadata=read_by(tuple))
     regression: Regression | None = field(default=None, metadata=read_by(Regression.from_dict))
     """The formula, for a posterior that `glm` made."""
-    groups: GroupMoments | None = field(default=None, metadata=part())
+    groups: GroupMoments | None = None
     """The effects of the groups of a mixed model; `effects` shows them."""
     seconds: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))
     """Stage -> how long it took."""

@@ -36,11 +36,6 @@ def read_by(function: Callable[[Any], Any]) -> dict[str, Any]:
     return {"read": function}
 
 
-def part() -> dict[str, Any]:
-    """Metadata of a field that is stored as a group of arrays of its own; None is not stored."""
-    return {"part": True}
-
-
 def to_tree(posterior: Posterior) -> xr.DataTree:
     """The groups posterior, unconstrained, sample_stats and shards."""
     import xarray as xr

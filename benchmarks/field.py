@@ -1,12 +1,13 @@
 """Error against cost for every method of the field, on the paper's Examples 2 and 3 and on motor insurance.
 
     python benchmarks/field.py [--quick] [--only synthetic covertype beta-bernoulli freMTPL2] [--rows 100000]
-                               [--patience 12] [--results field-results]
+                               [--patience 12] [--results field-results] [--part 1/3]
 
 Each method runs with more and more draws, until a run takes longer than --patience seconds. Errors are measured
 against a long run on all rows in one shard, or against the exact posterior (Example 3). Costs are row evaluations, and
 CPU seconds of the second of two equal calls, so compiled; both without the certificate. Prints and writes
-docs/benchmarks/field.md and field.svg. Finished cases are kept in the folder --results and not run again.
+docs/benchmarks/field.md and field.svg. Finished cases are kept in the folder --results and not run again. With --part,
+a case's methods are dealt to several processes that share --results; the run without --part joins them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,17 @@ class Study:
     num_rows: int
     floor: dict[str, float]
     runs: list[Run]
+    made: str
+    """When, where and by what the runs were made."""
+
+    @classmethod
+    def joined(cls, paths: list[Path]) -> Study:
+        """The study whose parts lie in these files, with its methods in the order of the table."""
+        parts = [cls(**json.loads(path.read_text())) for path in paths]
+        runs = [Run(**run) for part in parts for run in part.runs]  # type: ignore[arg-type]
+        order = {method.label: index for index, method in enumerate(METHODS)}
+        largest = max(parts, key=lambda part: max(run["draws"] for run in part.runs))  # type: ignore[index]
+        return replace(largest, runs=sorted(runs, key=lambda run: (order[run.method], run.draws)))
 
     def last(self) -> dict[str, Run]:
         """The largest run of every method."""
@@ -131,8 +143,8 @@ METHODS = (
     Method(
         "SGHMC, authors'",
         SUBSAMPLE,
-        always(SGHMC(step_size=0.01, friction=10.0, minibatch=500)),
-        "alpha 0.1, eta 1e-4, beta 0, n = 500",
+        always(SGHMC(step_size=0.01, friction=1.0, minibatch=500)),
+        "alpha 0.01, eta 1e-4, beta 0, n = 500",
     ),
     Method(
         "SGHMC-CV, ours",
@@ -292,25 +304,25 @@ def _row(run: Run, num_rows: int) -> list[object]:
 
 
 def factor_of_proxies(last: dict[str, Run]) -> str:
-    """How many times fewer rows per effective draw the confidence sampler needs than Metropolis on all rows."""
+    """Rows per effective draw of the confidence sampler, relative to Metropolis on all rows."""
     cost = {name: run.passes / run.ess for name, run in last.items()}
     walk, plain, proxies = map(cost.get, ("random-walk Metropolis", "confidence", "confidence, proxies"))
     if walk is None or plain is None or proxies is None:
         return ""
     return (
-        f"\nPer effective draw the confidence sampler with proxies evaluates {walk / proxies:.3g} times fewer rows "
-        f"than random-walk Metropolis on all rows; without proxies {plain / walk:.3g} times more.\n"
+        "\nRows evaluated per effective draw, relative to random-walk Metropolis on all rows: the confidence sampler "
+        f"with proxies {proxies / walk:.2g}, without proxies {plain / walk:.2g}.\n"
     )
 
 
-def describe(studies: list[Study], rows: int) -> str:
-    text = "# The field: error against cost\n\n" + header(f"field.py --rows {rows}") + EXPLAINED
+def describe(studies: list[Study]) -> str:
+    text = "# The field: error against cost\n" + EXPLAINED
     for study in studies:
         last = study.last()
         rows = [_row(run, study.num_rows) for run in last.values()]
         floor = [f"{study.floor[name]:.2g}" for name in MEASURES]
         rows.append(["noise floor", "", f"{max(run.draws for run in study.runs):,}", "", *floor, *[""] * 4])
-        text += f"\n## {study.title}\n\n{table(COLUMNS, rows)}" + factor_of_proxies(last)
+        text += f"\n## {study.title}\n\n{study.made}\n{table(COLUMNS, rows)}" + factor_of_proxies(last)
     return text + "\n![KL divergence against row evaluations and against seconds](field.svg)\n"
 
 
@@ -319,8 +331,8 @@ Every method ran with more and more draws. A table shows the last run of each, t
 divergence between Gaussians with the moments of the draws and of the reference. A pass is one evaluation of every row.
 Passes and seconds include finding the mode, but not the certificate. Seconds are those of the CPU, compiled. Effective
 draws are those of the worst parameter. All subsampling methods got mode and curvature of all rows as starting point and
-preconditioner. "Authors'" settings are those of the papers, in coordinates in which the posterior is standard; "ours"
-are shardmc's. What was tuned: the step sizes of "ours" are chosen at the start from the measured noise of the gradient,
+preconditioner. "Authors'" settings are those of their examples and programs (minibatches of N / 100 and alpha = 0.01 are
+defaults of the R package sgmcmc), in coordinates in which the posterior is standard; "ours" are shardmc's. What was tuned: the step sizes of "ours" are chosen at the start from the measured noise of the gradient,
 so that the variance is 5 % too large; the scale of Metropolis proposals is 2.38 / sqrt(d). Nothing was tuned by hand.
 """
 
@@ -359,14 +371,23 @@ def plot(studies: list[Study]) -> None:
     figure.savefig(DOCS / "field.svg")
 
 
-def make_study(name: str, quick: bool, rows: int, patience: float) -> Study | None:
-    case = CASES[name](quick, rows)
+def make_study(name: str, arguments: argparse.Namespace) -> Study | None:
+    quick, (part, parts) = arguments.quick, arguments.part
+    case = CASES[name](quick, arguments.rows)
     if case is None:
         return None
-    methods, budgets = (QUICK, (250,)) if quick else (METHODS, BUDGETS)
-    runs = [run for method in methods for run in run_method_on(case, method, budgets, patience)]
+    methods, budgets = (QUICK, (250,)) if quick else (METHODS[part - 1 :: parts], BUDGETS)
+    runs = [run for method in methods for run in run_method_on(case, method, budgets, arguments.patience)]
     floor = noise_floor(case.reference, max(run.draws for run in runs), MEASURES)
-    return Study(case.title, case.num_rows, floor, runs)
+    made = header(
+        f"field.py --only {name} --rows {arguments.rows} --patience {arguments.patience:g}", arguments.remark
+    )
+    return Study(case.title, case.num_rows, floor, runs, made)
+
+
+def a_part(text: str) -> tuple[int, int]:
+    part, parts = map(int, text.split("/"))
+    return part, parts
 
 
 def main() -> None:
@@ -376,24 +397,24 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=700_000, help="the most rows of a case")
     parser.add_argument("--patience", type=float, default=12.0, help="seconds of the longest run of a method")
     parser.add_argument("--results", type=Path, help="folder of finished cases")
+    parser.add_argument("--part", type=a_part, default=(1, 1), help="run these methods only, for example 1/3")
+    parser.add_argument("--remark", default="", help="a sentence about the machine, for the table")
     arguments = parser.parse_args()
     studies = []
     for name in arguments.only or (["synthetic"] if arguments.quick else CASES):
-        path = None if arguments.results is None else arguments.results / f"{name}.json"
-        if path is not None and path.exists():
-            stored = json.loads(path.read_text())
-            studies.append(Study(**{**stored, "runs": [Run(**run) for run in stored["runs"]]}))
-            continue
-        study = make_study(name, arguments.quick, arguments.rows, arguments.patience)
-        if study is None:
-            continue
-        studies.append(study)
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(asdict(study)))
-    publish("field.md", describe(studies, arguments.rows), arguments.quick)
-    if not arguments.quick:
-        plot(studies)
+        finished = sorted(arguments.results.glob(f"{name}-*.json")) if arguments.results else []
+        if finished and arguments.part == (1, 1):
+            studies.append(Study.joined(finished))
+        elif study := make_study(name, arguments):
+            studies.append(study)
+            if arguments.results:
+                arguments.results.mkdir(parents=True, exist_ok=True)
+                path = arguments.results / f"{name}-{arguments.part[0]}.json"
+                path.write_text(json.dumps(asdict(study)))
+    if arguments.part == (1, 1):
+        publish("field.md", describe(studies), arguments.quick)
+        if not arguments.quick:
+            plot(studies)
 
 
 QUICK = tuple(

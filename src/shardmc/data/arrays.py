@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, final
 
 import jax
+import jax.numpy as jnp
 import narwhals as nw
 import numpy as np
 import pyarrow as pa
@@ -20,18 +21,20 @@ from shardmc.data.columns import (
     as_arrow,
     cast_sample,
     device_type,
+    float_type,
     is_numeric,
     leaf_name,
     raise_unusable,
     refuse_repeated,
 )
-from shardmc.data.partition import MemorySink, Partitioner
+from shardmc.data.device_order import find_strata_on_device, random_order, stratified_order
+from shardmc.data.partition import MemorySink, Partitioner, refuse_negative, refuse_zero, resolve
 from shardmc.data.source import Blocks, Partition, Source, Transform, hash_arrays
 from shardmc.data.table import FrameReader, TableSource, spread_positions
 from shardmc.errors import DataError, OptionError, unknown
 from shardmc.types import Rows
 
-_ROW = InternalKey("row number")
+_ROW, _GIVEN = InternalKey("row number"), InternalKey("weights or strata")
 
 Place = tuple[Any, ...]
 """The path of an array in the data, by which it is read (names of nested arrays may repeat)."""
@@ -115,8 +118,9 @@ class ArraySource(Source):
         columns = self._columns()
         there = {c: leaf for c in columns if isinstance(leaf := self._leaves[c.key], jax.Array)}
         here = [c for c in columns if c not in there]
-        if not here and not partition.shuffle and partition.stratify is None and partition.weights is None:
-            return self._in_place(there, partition)
+        in_place = not partition.shuffle and partition.stratify is None and partition.weights is None
+        if not here and (in_place or _on_accelerator(there.values())):
+            return self._in_place(there, partition, seed)
         order = [Column("row number", np.dtype(np.int32), own_key=_ROW)] if there else []
         partitioner = Partitioner(self._read, here + order, self._by_name(), self.num_rows, partition, seed)
         sink = MemorySink(partitioner.columns, self.num_rows)
@@ -134,20 +138,49 @@ class ArraySource(Source):
         inside_first = sorted(self._leaves, key=len, reverse=True)
         return {leaf_name(path): path for path in inside_first}
 
-    def _in_place(self, leaves: Mapping[Column, jax.Array], partition: Partition) -> Blocks:
-        """Arrays that are already on a device, in their own order: nothing is copied."""
+    def _in_place(self, leaves: Mapping[Column, jax.Array], partition: Partition, seed: int) -> Blocks:
+        """Arrays that stay on their device, in their own order: shards are slices of them, or gather their rows."""
         _check_on_device(leaves)
         sizes = shard_sizes(self.num_rows, partition.shards, partition.sizes)
-        if sizes[-1] < sizes.max():  # no slice may pass the end of the arrays
+        weights = self._on_device("weights", partition.weights)
+        if weights is not None:
+            label = partition.weights if isinstance(partition.weights, str) else "row weights"
+            refuse_negative(float(weights.min()))
+            refuse_zero(float(weights.sum()))
+            _check_on_device({Column(label, float_type()): weights})
+            weights = weights.astype(float_type())
+        strata = self._on_device("stratify", partition.stratify)
+        order = None
+        if strata is None and partition.shuffle:
+            order = random_order(self.num_rows, seed)
+        elif strata is not None:
+            label = (
+                f"stratify column {partition.stratify!r}"
+                if isinstance(partition.stratify, str)
+                else "stratify"
+            )
+            found, codes = find_strata_on_device(label, strata)
+            order = stratified_order(found, codes, sizes, seed if partition.shuffle else None)
+        elif sizes[-1] < sizes.max():  # no slice may pass the end of the arrays
             sizes = np.sort(sizes)
         rows = self._assemble([leaf.astype(column.dtype) for column, leaf in leaves.items()])
-        return ArrayBlocks(rows, None, sizes, np.cumsum(sizes) - sizes)
+        return ArrayBlocks(rows, weights, sizes, np.cumsum(sizes) - sizes, order=order)
+
+    def _on_device(self, option: str, given: Any) -> jax.Array | None:
+        """Weights or strata, a column's or an array's, on the device."""
+        arrays: dict[Hashable, Any] = dict(self._leaves)
+        key = resolve(option, given, _GIVEN, self._by_name(), arrays, self.num_rows)
+        return None if key is None else jnp.asarray(arrays[key])
 
     @cached_property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
         heading = [f"{leaf_name(path)} {leaf.dtype} {leaf.shape}" for path, leaf in self._leaves.items()]
         pieces = (piece[0] for path in self._leaves for piece in self._read([path], 1 << 16))
         return hash_arrays(f"{jax.tree.structure(self._data)} {heading}", pieces)
+
+
+def _on_accelerator(arrays: Iterable[jax.Array]) -> bool:
+    return all(device.platform != "cpu" for array in arrays for device in array.devices())
 
 
 def _check_on_device(leaves: Mapping[Column, jax.Array]) -> None:

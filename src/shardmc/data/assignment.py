@@ -46,18 +46,18 @@ class Shuffle:
 
     def __init__(self, num_rows: int, seed: np.random.SeedSequence) -> None:
         self.num_rows = num_rows
-        self._table = np.random.default_rng(seed).permutation(num_rows) if num_rows <= _TABLE else None
+        self.table = np.random.default_rng(seed).permutation(num_rows) if num_rows <= _TABLE else None
         bits = max(num_rows - 1, 1).bit_length()
-        self._halves = bits // 2, bits - bits // 2
+        self.halves = bits // 2, bits - bits // 2
         # Half of a word must hold half of an index, so that the upper bits of the hash depend on all of its input.
         self._type = np.uint32 if bits <= 32 else np.uint64
         keys = seed.generate_state(2 * _ROUNDS, self._type).reshape(_ROUNDS, 2)
-        self._keys = [(add, multiply | self._type(1)) for add, multiply in keys]
+        self.keys = [(add, multiply | self._type(1)) for add, multiply in keys]
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Positions (int64) of these row numbers in the shuffled order."""
-        if self._table is not None:
-            return self._table[rows]
+        if self.table is not None:
+            return self.table[rows]
         position = self._permute(rows.astype(self._type))
         beyond = np.flatnonzero(position >= self.num_rows)
         while len(beyond):
@@ -69,9 +69,9 @@ class Shuffle:
     def _permute(self, index: np.ndarray) -> np.ndarray:
         """One pass through the network, a permutation of 0, ..., 2^bits - 1."""
         word = 8 * index.dtype.itemsize
-        high_bits, low_bits = self._halves
+        high_bits, low_bits = self.halves
         high, low = index >> low_bits, index & self._type((1 << low_bits) - 1)
-        for number, key in enumerate(self._keys):
+        for number, key in enumerate(self.keys):
             if number % 2:
                 low ^= self._hash(high, key) >> (word - low_bits)
             else:
@@ -187,9 +187,9 @@ class Assignment:
         self.sizes = sizes
         prefixes = np.concatenate([[0], np.cumsum(strata)])
         received = np.stack([apportion(int(total), sizes) for total in prefixes])
-        self._ends = np.cumsum(np.diff(received, axis=0), axis=1)  # (stratum, shard)
+        self.ends = np.cumsum(np.diff(received, axis=0), axis=1)  # (stratum, shard)
         self._seen = np.zeros(len(strata), dtype=np.int64)
-        self._shuffles = [
+        self.shuffles = [
             None if seed is None else Shuffle(int(count), seed_for("partition", seed, stratum))
             for stratum, count in enumerate(strata)
         ]
@@ -209,9 +209,9 @@ class Assignment:
         start = self._seen[stratum]
         self._seen[stratum] += count
         rows = np.arange(start, start + count)
-        shuffle = self._shuffles[stratum]
+        shuffle = self.shuffles[stratum]
         positions = rows if shuffle is None else shuffle(rows)
-        return _stretch_of(positions, self._ends[stratum])
+        return _stretch_of(positions, self.ends[stratum])
 
 
 def _stretch_of(positions: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -224,9 +224,9 @@ def _stretch_of(positions: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return stretch
 
 
-_MOST_LEVELS = 1000
-_BINS = 20  # a floating-point column with no more distinct values than this is not binned
-_SAMPLE = 100_000  # values from which the edges of the bins are computed
+MOST_LEVELS = 1000
+BINS = 20  # a floating-point column with no more distinct values than this is not binned
+SAMPLE = 100_000  # values from which the edges of the bins are computed
 
 
 @dataclass(frozen=True)
@@ -249,24 +249,28 @@ def find_strata(what: str, pieces: Callable[[], Iterator[np.ndarray]], num_rows:
     """
     points, counts = np.zeros(0), np.zeros(0, dtype=np.int64)
     sample: list[np.ndarray] = []
-    row, stride = 0, max(1, num_rows // _SAMPLE)
+    row, stride = 0, max(1, num_rows // SAMPLE)
     for piece in pieces():
         values = _checked(what, piece)
         sample.append(values[-row % stride :: stride])
         row += len(values)
-        if len(points) <= _MOST_LEVELS:
+        if len(points) <= MOST_LEVELS:
             points, counts = _merge(points, counts, *np.unique(values, return_counts=True))
-    if len(points) <= (_BINS if points.dtype.kind == "f" else _MOST_LEVELS):
+    if len(points) <= (BINS if points.dtype.kind == "f" else MOST_LEVELS):
         return Strata(points, False, counts)
     if points.dtype.kind not in "fiu":
-        raise DataError(
-            f"{what} has more than {_MOST_LEVELS} different values; group them, or stratify by another column."
-        )
-    edges = np.unique(np.quantile(np.concatenate(sample), np.arange(1, _BINS) / _BINS))
+        raise refuse_levels(what)
+    edges = np.unique(np.quantile(np.concatenate(sample), np.arange(1, BINS) / BINS))
     bins = Strata(edges, True, np.zeros(len(edges) + 1, dtype=np.int64))
     for piece in pieces():
         bins.counts[:] += np.bincount(bins.codes(piece), minlength=len(bins.counts))
     return bins
+
+
+def refuse_levels(what: str) -> DataError:
+    return DataError(
+        f"{what} has more than {MOST_LEVELS} different values; group them, or stratify by another column."
+    )
 
 
 def _plain(values: np.ndarray) -> np.ndarray:

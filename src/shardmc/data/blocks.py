@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from shardmc.data.columns import Column
+from shardmc.data.device_order import RowOrder
 from shardmc.data.partition import Placement, Sink, aligned
 from shardmc.data.source import Batch, Blocks, Kept, groups_of, keep_rows, make_batch
 from shardmc.errors import DataError, OptionError
@@ -37,6 +38,8 @@ class ArrayBlocks(Blocks):
     sizes: np.ndarray
     starts: np.ndarray  # (shard,) first row of each
     kept: Kept | None = None
+    order: RowOrder | None = None
+    """Which row lies at which place, if the arrays are not in the order of the shards."""
 
     @property
     def in_memory(self) -> bool:
@@ -44,18 +47,22 @@ class ArrayBlocks(Blocks):
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         for group, padded in groups_of(shards, size):
-            yield group, make_batch(self, padded, self.rows, self.row_weights, self.starts[padded], self.kept)
+            starts = self.starts[padded]
+            yield group, make_batch(self, padded, self.rows, self.row_weights, starts, self.kept, self.order)
 
     def keep(self, positions: Sequence[np.ndarray]) -> ArrayBlocks:
         def gather(shards: np.ndarray, within: np.ndarray) -> tuple[Rows, jax.Array | None]:
             index = (self.starts[shards] + within).astype(np.int32)
-            return _rows_at((self.rows, self.row_weights), index)
+            return _rows_at((self.rows, self.row_weights), index, self.order)
 
         return replace(self, kept=keep_rows(positions, self.sizes, gather))
 
 
 @jax.jit
-def _rows_at(arrays: tuple[Rows, jax.Array | None], index: jax.Array) -> tuple[Rows, jax.Array | None]:
+def _rows_at(
+    arrays: tuple[Rows, jax.Array | None], index: jax.Array, order: RowOrder | None
+) -> tuple[Rows, jax.Array | None]:
+    index = index if order is None else order.rows_at(index)
     return jax.tree.map(lambda a: a.at[index].get(mode="promise_in_bounds"), arrays)
 
 

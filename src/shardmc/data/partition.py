@@ -109,11 +109,11 @@ class Partitioner:
         self.columns = list(columns)
         self._num_rows = num_rows
         self._by = partition.by
-        arrays: dict[Hashable, np.ndarray] = {}
-        self._strata_key = _resolve("stratify", partition.stratify, _STRATA, names, arrays, num_rows)
-        weights = _resolve("weights", partition.weights, _WEIGHTS, names, arrays, num_rows)
+        arrays: dict[Hashable, Any] = {}
+        self._strata_key = resolve("stratify", partition.stratify, _STRATA, names, arrays, num_rows)
+        weights = resolve("weights", partition.weights, _WEIGHTS, names, arrays, num_rows)
         self.has_weights = weights is not None
-        self._read = read_with_arrays(read, arrays)
+        self._read = read_with_arrays(read, {key: np.asarray(array) for key, array in arrays.items()})
         if weights is not None:
             label = partition.weights if isinstance(partition.weights, str) else "row weights"
             self.columns.append(Column(label, float_type(), own_key=weights))
@@ -145,13 +145,15 @@ class Partitioner:
             for number, check in enumerate(checks):
                 sink.write(number, check.cast(piece[number]), placement)
             if self.has_weights:
-                total_weight += _sum_of_weights(piece[len(self.columns) - 1])
+                weights = piece[len(self.columns) - 1]
+                refuse_negative(weights.min())
+                total_weight += float(np.nansum(weights))
             targets += placement.counts
         if rows < self._num_rows:
             raise self._changed(rows)
         raise_unusable(checks)
-        if self.has_weights and total_weight == 0:
-            raise DataError("All row weights are zero; at least one must be positive.")
+        if self.has_weights:
+            refuse_zero(total_weight)
 
     def _shards_of(self, piece: Sequence[np.ndarray]) -> np.ndarray:
         """The shards of the rows of a piece."""
@@ -187,12 +189,12 @@ def _placement(shards: np.ndarray, targets: np.ndarray) -> Placement:
     return Placement(order, counts, np.cumsum(counts) - counts, targets)
 
 
-def _resolve(
+def resolve(
     option: str,
     given: Any,
     own: InternalKey,
     names: Mapping[str, Hashable],
-    arrays: dict[Hashable, np.ndarray],
+    arrays: dict[Hashable, Any],
     num_rows: int,
 ) -> Hashable:
     """The key of the weights or strata: that of a column, or an internal key for an array."""
@@ -202,7 +204,7 @@ def _resolve(
         if given not in names:
             raise unknown(f"{option} column", given, names)
         return names[given]
-    array = np.asarray(given)
+    array = given if isinstance(given, jax.Array) else np.asarray(given)
     if array.shape != (num_rows,):
         raise OptionError(
             f"{option} has shape {array.shape}; it must be a column's name, or hold one entry for each of the "
@@ -214,10 +216,14 @@ def _resolve(
     return own
 
 
-def _sum_of_weights(weights: np.ndarray) -> float:
-    if (weights < 0).any():
-        raise DataError(f"Row weights must not be negative, but the smallest is {weights.min()}.")
-    return float(np.nansum(weights))
+def refuse_negative(smallest: float) -> None:
+    if smallest < 0:
+        raise DataError(f"Row weights must not be negative, but the smallest is {smallest}.")
+
+
+def refuse_zero(total: float) -> None:
+    if total == 0:
+        raise DataError("All row weights are zero; at least one must be positive.")
 
 
 def read_with_arrays(read: Read, arrays: Mapping[Hashable, np.ndarray]) -> Read:

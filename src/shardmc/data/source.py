@@ -16,6 +16,7 @@ import pyarrow as pa
 from jax import lax
 
 from shardmc.data.columns import float_type
+from shardmc.data.device_order import RowOrder
 from shardmc.errors import OptionError
 from shardmc.types import Rows
 
@@ -41,6 +42,8 @@ class Batch:
     kept_weights: jax.Array | None  # (kept,) the user's own weights, or ones; 0 for padding
     kept_positions: jax.Array | None  # (shard, most) own rows that are kept; padded with `capacity`
     capacity: int = field(metadata={"static": True})
+    order: RowOrder | None = None
+    """Which row lies at which place, if rows are not slices of the arrays, but gathered from all over them."""
 
     @property
     def num_shards(self) -> int:
@@ -48,14 +51,21 @@ class Batch:
 
     def own(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
         """Own rows of the batch's i-th shard and their weights, (capacity, ...) and (capacity,)."""
-        start = self.starts[i]
-        rows = jax.tree.map(lambda a: wide(lax.dynamic_slice_in_dim(a, start, self.capacity)), self.rows)
+        take = self._taker(self.starts[i])
+        rows = jax.tree.map(lambda a: wide(take(a)), self.rows)
         weights = jnp.where(jnp.arange(self.capacity) < self.sizes[i], self.factors[i], 0)
         if self.row_weights is not None:
-            weights = weights * lax.dynamic_slice_in_dim(self.row_weights, start, self.capacity)
+            weights = weights * take(self.row_weights)
         if self.kept_positions is not None:
             weights = weights.at[self.kept_positions[i]].set(0, mode="drop")
         return rows, weights
+
+    def _taker(self, start: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        """What takes the entries of a shard from a flat array."""
+        if self.order is None:
+            return lambda array: lax.dynamic_slice_in_dim(array, start, self.capacity)
+        rows = self.order.rows_at(start + jnp.arange(self.capacity, dtype=jnp.int32))
+        return lambda array: array.at[rows].get(mode="promise_in_bounds")
 
     def take(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
         """Rows and weights of the batch's i-th shard: its own, then the kept rows."""
@@ -70,12 +80,12 @@ class Batch:
         """The same shards in arrays with only their slices, and one more row, to be sent to another process."""
 
         def pack(array: Any) -> np.ndarray:
-            parts = [np.asarray(array[start : start + self.capacity]) for start in np.asarray(self.starts)]
+            parts = [np.asarray(self._taker(start)(array)) for start in jnp.asarray(self.starts)]
             return np.concatenate([*parts, parts[-1][-1:]])
 
         rows, weights = jax.tree.map(pack, (self.rows, self.row_weights))
         starts = (np.arange(self.num_shards) * self.capacity).astype(np.int32)
-        return replace(self, rows=rows, row_weights=weights, starts=starts)  # pyright: ignore[reportArgumentType]
+        return replace(self, rows=rows, row_weights=weights, starts=starts, order=None)  # pyright: ignore[reportArgumentType]
 
 
 def wide(rows: jax.Array) -> jax.Array:
@@ -216,6 +226,7 @@ def make_batch(
     row_weights: jax.Array | None,
     starts: np.ndarray,
     kept: Kept | None,
+    order: RowOrder | None = None,
 ) -> Batch:
     """The batch of these shards, which begin at `starts` in the flat arrays of rows and weights."""
     return Batch(
@@ -229,6 +240,7 @@ def make_batch(
         kept_weights=kept.weights if kept else None,
         kept_positions=jax.device_put(kept.positions[shards]) if kept else None,
         capacity=blocks.capacity,
+        order=order,
     )
 
 

@@ -328,12 +328,14 @@ def describe(studies: list[Study]) -> str:
 
 EXPLAINED = """
 Every method ran with more and more draws. A table shows the last run of each, the picture shows all. KL is the
-divergence between Gaussians with the moments of the draws and of the reference. A pass is one evaluation of every row.
-Passes and seconds include finding the mode, but not the certificate. Seconds are those of the CPU, compiled. Effective
-draws are those of the worst parameter. All subsampling methods got mode and curvature of all rows as starting point and
-preconditioner. "Authors'" settings are those of their examples and programs (minibatches of N / 100 and alpha = 0.01 are
-defaults of the R package sgmcmc), in coordinates in which the posterior is standard; "ours" are shardmc's. What was tuned: the step sizes of "ours" are chosen at the start from the measured noise of the gradient,
-so that the variance is 5 % too large; the scale of Metropolis proposals is 2.38 / sqrt(d). Nothing was tuned by hand.
+divergence between Gaussians with the moments of the draws and of the reference. A pass is one evaluation of every
+row. Passes and seconds include finding the mode, but not the certificate. Seconds are those of the CPU, compiled.
+Effective draws are those of the worst parameter. All subsampling methods got mode and curvature of all rows as
+starting point and preconditioner. "Authors'" settings are those of their examples and programs (minibatches of N /
+100 and alpha = 0.01 are defaults of the R package sgmcmc), in coordinates in which the posterior is standard; "ours"
+are shardmc's. What was tuned: the step sizes of "ours" are chosen at the start from the measured noise of the
+gradient, so that the variance is 5 % too large; the scale of Metropolis proposals is 2.38 / sqrt(d). Nothing was
+tuned by hand.
 """
 
 

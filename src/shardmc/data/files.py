@@ -19,6 +19,7 @@ import pyarrow.csv as pacsv
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from shardmc.data.quotes import UnclosedQuoteError, find_line_breaks
 from shardmc.data.table import TableReader, spread_positions
 from shardmc.errors import DataError
 
@@ -141,11 +142,26 @@ class CsvReader(TableReader):
 
     def __init__(self, location: str) -> None:
         (self._file,) = find_files(location, SUFFIXES)
+        self._delimiter = "\t" if ".tsv" in self._file.name else ","
+        self._line_breaks = self._has_line_breaks()
         self.types = {}
         while (column := self._misfit()) is not None:
             self.types = {**self.types, column: _wider(self.types[column])}
         if self.num_rows == 0:
             raise DataError(f"The table {location!r} is empty: it has no rows.")
+
+    def _has_line_breaks(self) -> bool:
+        """Whether entries hold line breaks; a DataError if a quote is not closed."""
+        try:
+            with self._stream() as stream:
+                return find_line_breaks(iter(lambda: stream.read(_BLOCK), b""), self._delimiter)
+        except UnclosedQuoteError as error:
+            raise DataError(
+                f"CSV file {self._file.name!r}: the quote that opens in line {error.line} is not closed. An entry that "
+                "starts with a quote must end with one; write a quote inside of it twice."
+            ) from None
+        except (OSError, pa.ArrowException) as error:
+            raise self._unreadable(error) from error
 
     def _misfit(self) -> str | None:
         """Read all rows with the types found so far. Return the first column that does not fit, if any."""
@@ -166,12 +182,14 @@ class CsvReader(TableReader):
         convert = pacsv.ConvertOptions(
             column_types=dict(self.types), include_columns=list(names or ()), strings_can_be_null=True
         )
-        parse = pacsv.ParseOptions(delimiter="\t" if ".tsv" in self._file.name else ",")
+        parse = pacsv.ParseOptions(delimiter=self._delimiter, newlines_in_values=self._line_breaks)
         try:
-            stream = self._file.filesystem.open_input_stream(self._file.path, compression="detect")
-            return pacsv.open_csv(stream, pacsv.ReadOptions(block_size=_BLOCK), parse, convert)
+            return pacsv.open_csv(self._stream(), pacsv.ReadOptions(block_size=_BLOCK), parse, convert)
         except (OSError, pa.ArrowException) as error:
             raise self._unreadable(error) from error
+
+    def _stream(self) -> pa.NativeFile:
+        return self._file.filesystem.open_input_stream(self._file.path, compression="detect")
 
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(f"CSV file {self._file.name!r} cannot be read: {first_line(error)}.")

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import shardmc
 from shardmc.data import Partition, as_source
+from shardmc.data.scratch import ScratchSink
 from shardmc.errors import DataError
 
 ROWS = 4_000
@@ -90,3 +97,77 @@ def test_every_fit_says_how_many_rows_it_read(fitted, capsys):
     assert "600 rows" in capsys.readouterr().out
     assert "600 rows" in repr(fitted)
     assert "600 rows" in fitted._repr_html_()
+
+
+# Shard files.
+
+
+@pytest.fixture
+def parquet(tmp_path, table) -> Path:
+    pq.write_table(pa.table(table), tmp_path / "rows.parquet")
+    return tmp_path / "rows.parquet"
+
+
+def streamed(path: Path, scratch: Path, shards: int = 5):
+    return as_source(path, columns=["x", "y"], memory=0, scratch=scratch).split(Partition(shards), 0)
+
+
+def rows_of(blocks) -> np.ndarray:
+    """The column x of all shards, sorted."""
+    parts = []
+    for (shard,), batch in blocks.batches(range(blocks.num_shards), 1):
+        parts.append(np.asarray(batch.rows["x"])[: blocks.sizes[shard]])
+    return np.sort(np.concatenate(parts))
+
+
+def test_two_runs_that_share_a_scratch_folder_do_not_write_the_same_files(parquet, tmp_path, monkeypatch):
+    """The second run splits the same rows while the first one is in the middle of writing them."""
+    expected = rows_of(streamed(parquet, tmp_path / "elsewhere"))
+    original, found = ScratchSink.write, []
+
+    def write(sink, number, entries, placement):
+        if not found:
+            found.append(None)
+            found[0] = rows_of(streamed(parquet, tmp_path / "scratch"))
+            # A reader of the finished files, while the first run writes its own.
+            original(sink, number, np.zeros_like(entries), placement)
+            found.append(rows_of(streamed(parquet, tmp_path / "scratch")))
+        original(sink, number, entries, placement)
+
+    monkeypatch.setattr(ScratchSink, "write", write)
+    blocks = streamed(parquet, tmp_path / "scratch")
+    for rows in (*found, rows_of(blocks)):
+        np.testing.assert_array_equal(rows, expected)
+    assert len(list((tmp_path / "scratch").iterdir())) == 1
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["read", "kept"])
+def test_a_damaged_shard_file_is_noticed(parquet, tmp_path, kept):
+    blocks = streamed(parquet, tmp_path / "scratch")
+    expected = rows_of(blocks)
+    file = blocks.scratch.column_file(0)
+    content = file.read_bytes()
+    half = len(content) // 2
+    file.write_bytes(content[:half] + bytes(len(content) - half))
+    again = streamed(parquet, tmp_path / "scratch")
+    with pytest.raises(DataError, match=r"damaged.*Remove that folder"):
+        again.keep([np.array([0])] * 5) if kept else rows_of(again)
+    shutil.rmtree(blocks.scratch.path)
+    np.testing.assert_array_equal(rows_of(streamed(parquet, tmp_path / "scratch")), expected)
+
+
+def test_shard_files_that_a_killed_run_left_are_removed(parquet, tmp_path):
+    code = (
+        "import os, sys\n"
+        "from shardmc.data import Partition, as_source\n"
+        "from shardmc.data.scratch import ScratchSink\n"
+        "ScratchSink.write = lambda *_: os._exit(9)\n"
+        "as_source(sys.argv[1], memory=0, scratch=sys.argv[2]).split(Partition(5), 0)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, parquet, tmp_path / "scratch"], check=False)
+    assert killed.returncode == 9
+    left = list((tmp_path / "scratch").iterdir())
+    assert len(left) == 1
+    rows_of(streamed(parquet, tmp_path / "scratch"))
+    assert not left[0].exists()
+    assert len(list((tmp_path / "scratch").iterdir())) == 1

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data.assignment import seed_for
-from shardmc.data.blocks import ArrayBlocks, Scratch, ScratchSink, StreamBlocks
+from shardmc.data.blocks import ArrayBlocks, StreamBlocks
 from shardmc.data.columns import (
     Column,
     InternalKey,
@@ -29,6 +29,7 @@ from shardmc.data.columns import (
     refuse_repeated,
 )
 from shardmc.data.partition import MemorySink, Partitioner
+from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Blocks, Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, unknown
 from shardmc.types import Rows
@@ -262,10 +263,13 @@ class TableSource(Source):
     def _stream(
         self, partitioner: Partitioner, structure: Any, partition: Partition, seed: int
     ) -> StreamBlocks:
-        key = [self.fingerprint, repr(partitioner.columns), str(structure), partition.fingerprint, seed]
-        scratch = Scratch(self._limits.scratch, json.dumps(key))
+        place, key = self._limits.scratch, ""
+        if place is not None:
+            columns, parts = repr(partitioner.columns), partition.fingerprint
+            key = json.dumps([self.fingerprint, columns, str(structure), parts, seed])
+        scratch = Scratch(place, key)
         if not scratch.is_complete:
-            with ScratchSink(scratch, partitioner.columns, self.num_rows) as sink:
+            with ScratchSink(scratch, partitioner.columns, partitioner.sizes) as sink:
                 partitioner.run(sink)
         return StreamBlocks(
             scratch,

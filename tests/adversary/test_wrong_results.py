@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 import shardmc
 from shardmc.data import Partition, as_source
 from shardmc.data.scratch import ScratchSink
-from shardmc.errors import DataError
+from shardmc.errors import DataError, RunError
 
 ROWS = 4_000
 
@@ -171,3 +172,83 @@ def test_shard_files_that_a_killed_run_left_are_removed(parquet, tmp_path):
     rows_of(streamed(parquet, tmp_path / "scratch"))
     assert not left[0].exists()
     assert len(list((tmp_path / "scratch").iterdir())) == 1
+
+
+# Files that change, and links.
+
+
+def big_parquet(folder: Path) -> Path:
+    """A file of more than 4 MiB, without compression, so that numbers can be altered in place."""
+    x = np.random.default_rng(0).normal(size=900_000)
+    pq.write_table(pa.table({"x": x}), folder / "big.parquet", compression=None, use_dictionary=False)
+    return folder / "big.parquet"
+
+
+def alter(path: Path) -> None:
+    """Change one byte, between the stretches that the hash of a large file covers."""
+    with path.open("r+b") as file:
+        file.seek((path.stat().st_size - (1 << 16)) // 31 // 2 * 3)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("whole", [None, 1 << 20], ids=["hashed as a whole", "hashed in part"])
+def test_a_file_altered_in_place_is_another_one(tmp_path, monkeypatch, whole):
+    if whole is not None:
+        monkeypatch.setattr("shardmc.data.hashing._WHOLE", whole)
+    path = big_parquet(tmp_path)
+    before, size = as_source(path).fingerprint, path.stat().st_size
+    assert as_source(path).fingerprint == before
+    alter(path)
+    assert path.stat().st_size == size
+    assert as_source(path).fingerprint != before
+
+
+def test_a_copied_file_is_the_same_if_it_is_hashed_as_a_whole_or_trusted(tmp_path, monkeypatch):
+    path = big_parquet(tmp_path)
+    copy = tmp_path / "copy" / path.name
+    copy.parent.mkdir()
+    shutil.copy(path, copy)
+    os.utime(copy, (1, 1))
+    assert as_source(copy).fingerprint == as_source(path).fingerprint
+    monkeypatch.setattr("shardmc.data.hashing._WHOLE", 1 << 20)
+    assert as_source(copy).fingerprint != as_source(path).fingerprint
+    assert as_source(copy, trust_files=True).fingerprint == as_source(path, trust_files=True).fingerprint
+
+
+def test_a_run_is_resumed_with_copied_files_only_if_they_are_trusted(tmp_path, monkeypatch, parquet):
+    monkeypatch.setattr("shardmc.data.hashing._WHOLE", 0)
+    first = shardmc.fit(MODEL, parquet, run_dir=tmp_path / "run", **FEW)
+    os.utime(parquet, (1, 1))
+    with pytest.raises(RunError, match=r"modification time.*trust_files=True"):
+        shardmc.fit(MODEL, parquet, run_dir=tmp_path / "run", **FEW)
+    trusted = as_source(parquet, trust_files=True)
+    again = shardmc.fit(MODEL, trusted, run_dir=tmp_path / "run", **FEW)
+    np.testing.assert_array_equal(again.theta, first.theta)
+
+
+def test_links_in_a_data_folder_count_every_file_once(tmp_path, parquet):
+    folder, other = tmp_path / "rows", tmp_path / "other"
+    (folder / "a").mkdir(parents=True)
+    other.mkdir()
+    shutil.copy(parquet, folder / "a" / "one.parquet")
+    shutil.copy(parquet, other / "two.parquet")
+    (folder / "0.parquet").symlink_to(folder / "a" / "one.parquet")
+    (folder / "0").symlink_to(folder / "a")
+    (folder / "b").symlink_to(other)
+    (folder / "c.parquet").symlink_to(other / "two.parquet")
+    assert as_source(folder).num_rows == 1_200
+
+
+def test_a_data_folder_with_a_link_to_itself_or_to_nothing_is_refused(tmp_path, parquet):
+    folder = tmp_path / "rows"
+    (folder / "a").mkdir(parents=True)
+    shutil.copy(parquet, folder / "a" / "one.parquet")
+    (folder / "a" / "loop").symlink_to(folder)
+    with pytest.raises(DataError, match="link to a folder that contains it"):
+        as_source(folder)
+    (folder / "a" / "loop").unlink()
+    (folder / "gone.parquet").symlink_to(tmp_path / "nothing.parquet")
+    with pytest.raises(DataError, match="points to nothing"):
+        as_source(folder)

@@ -27,6 +27,7 @@ from shardmc.data.columns import (
     is_number_type,
     leaf_name,
     refuse_repeated,
+    shapes_of,
 )
 from shardmc.data.partition import MemorySink, Partitioner
 from shardmc.data.scratch import Scratch, ScratchSink
@@ -244,6 +245,10 @@ class TableSource(Source):
         found = self._reader.sample(self._names, count, seed)
         entries = self._entries(found, [column.key for column in columns])
         return jax.tree.unflatten(structure, cast_sample(columns, entries))
+
+    def row_shapes(self) -> Rows:
+        columns, structure = self._layout()
+        return jax.tree.unflatten(structure, shapes_of(columns))
 
     def split(self, partition: Partition, seed: int) -> Blocks:
         columns, structure = self._layout()

@@ -108,7 +108,7 @@ class Manifest:
         there, here = self._plain(), call._plain()
         found = other_data(self.data, call.data)
         if self.model != call.model:
-            found.append("its model or priors are different")
+            found.append("its model or priors are different" + _other_jax(self.versions, call.versions))
         if there["schema"] != here["schema"]:
             found.append(f"schema is {there['schema']} there and {here['schema']} here")
         return found + plan_differences(there["plan"], here["plan"])
@@ -136,6 +136,16 @@ def other_data(there: str, here: str) -> list[str]:
         "its files have another modification time or inode, so they may have been changed (if they were only copied, "
         "say so with as_source(..., trust_files=True) or --trust-files)"
     ]
+
+
+def _other_jax(there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    names = [name for name in ("jax", "numpyro", "shardmc") if there.get(name) != here.get(name)]
+    if not names:
+        return ""
+    listed = ", ".join(
+        f"{name} {there.get(name, _ABSENT)} there, {here.get(name, _ABSENT)} here" for name in names
+    )
+    return f", or computed differently by other versions ({listed})"
 
 
 def plan_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -123,7 +123,7 @@ def test_a_full_disk_is_told_before_it_is_full(file, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_disk_that_fills_up(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("shardmc.data.blocks.Scratch.column_file", lambda *_: Path("/dev/full"))
+    monkeypatch.setattr("shardmc.data.scratch.Scratch.column_file", lambda *_: Path("/dev/full"))
     with pytest.raises(
         DataError, match=r"cannot be written to .*No space left on device.* Set scratch= to a folder"
     ):

@@ -226,13 +226,13 @@ def test_the_same_structure_of_rows_gives_the_same_model():
 
 
 def test_fingerprint_depends_on_function_and_constants_not_on_the_sample():
-    first = from_numpyro(_hierarchy, num_groups=4).bind({"y": Y, "group": G}).fingerprint
-    again = from_numpyro(_hierarchy, num_groups=4).bind({"y": Y[::-1] + 1, "group": G[::-1]}).fingerprint
-    other = from_numpyro(_hierarchy, num_groups=5).bind({"y": Y, "group": G}).fingerprint
-    assert first == again != other
-    assert (
-        from_numpyro(linear).bind((X, Y)).fingerprint != from_numpyro(linear_plate).bind((X, Y)).fingerprint
-    )
+    def print_of(rows, num_groups=4):
+        return from_numpyro(_hierarchy, num_groups=num_groups).bind(rows).fingerprint(rows)
+
+    first, again = print_of({"y": Y, "group": G}), print_of({"y": Y[::-1] + 1, "group": G[::-1]})
+    assert first == again != print_of({"y": Y, "group": G}, num_groups=5)
+    plain, plate = (from_numpyro(function).bind((X, Y)) for function in (linear, linear_plate))
+    assert plain.fingerprint((X, Y)) != plate.fingerprint((X, Y))
 
 
 class TestArguments:

@@ -86,9 +86,8 @@ def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> No
     """Summary, verdict, findings and notes of a result."""
     summary = posterior.summary()
     shown = summary.head(most)
-    console.print(
-        frame_table(shown, f"{posterior.num_draws:,} draws from {posterior.shards.num_shards} shards")
-    )
+    title = f"{posterior.num_draws:,} draws from {posterior.shards.num_shards} shards of {posterior.plan.rows:,} rows"
+    console.print(frame_table(shown, title))
     console.print()
     if len(summary) > most:
         console.print(f"... and {len(summary) - most} more parameters.")

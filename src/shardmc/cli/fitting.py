@@ -59,6 +59,13 @@ Scratch = Annotated[
     Path | None,
     typer.Option(help="A folder for the shards of larger tables. All Dask workers must see it."),
 ]
+TrustFiles = Annotated[
+    bool,
+    typer.Option(
+        "--trust-files",
+        help="Resume with files of more than 512 MB that were copied since, if they are the same.",
+    ),
+]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")]
 Polish = Annotated[
     bool, typer.Option("--polish", help="Correct the draws for the errors that the certificate measures.")
@@ -109,6 +116,7 @@ def fit(
     scheduler: Scheduler = None,
     memory: Memory = None,
     scratch: Scratch = None,
+    trust_files: TrustFiles = False,
     drop_missing: DropMissing = False,
     polish: Polish = False,
     precision: PrecisionName = "auto",
@@ -133,7 +141,12 @@ def fit(
     with StageBars() as bars:
         posterior = glm(
             formula,
-            as_source(rows, memory=None if memory is None else int(memory * 1e9), scratch=scratch),
+            as_source(
+                rows,
+                memory=None if memory is None else int(memory * 1e9),
+                scratch=scratch,
+                trust_files=trust_files,
+            ),
             family=family,
             priors=_priors(prior or []),
             offset=offset,

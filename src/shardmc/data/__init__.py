@@ -24,6 +24,7 @@ def as_source(
     columns: Sequence[str] | None = None,
     memory: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
+    trust_files: bool = False,
 ) -> Source:
     """Make a source of rows from arrays, a table or files.
 
@@ -40,6 +41,10 @@ def as_source(
     scratch
         The folder for the shard files. They stay there, and a later run with the same data, partition and seed reuses
         them. By default they are in the system's temporary folder and are deleted with the shards.
+    trust_files
+        Files of more than 512 MB are recognised, in a scratch or run folder, by their size, a hash of some parts, their
+        modification time and their inode. True leaves out time and inode, for files that were copied or moved. Smaller
+        files are always hashed completely.
 
     Returns
     -------
@@ -58,7 +63,8 @@ def as_source(
     if isinstance(data, str | os.PathLike):
         limits = Limits(MEMORY if memory is None else memory, scratch)
         location = os.fspath(data)
-        reader = CsvReader(location) if location.endswith(SUFFIXES) else ParquetReader(location)
+        kind = CsvReader if location.endswith(SUFFIXES) else ParquetReader
+        reader = kind(location, trusted=trust_files)
         return TableSource(reader, columns, limits)
     try:
         frame = nw.from_native(data, pass_through=True)

@@ -26,6 +26,7 @@ from shardmc.data.columns import (
     leaf_name,
     raise_unusable,
     refuse_repeated,
+    shapes_of,
 )
 from shardmc.data.device_order import find_strata_on_device, random_order, stratified_order
 from shardmc.data.partition import MemorySink, Partitioner, refuse_negative, refuse_zero, resolve
@@ -113,6 +114,9 @@ class ArraySource(Source):
         return self._assemble(
             cast_sample(columns, [np.asarray(self._leaves[c.key][positions]) for c in columns])
         )
+
+    def row_shapes(self) -> Rows:
+        return self._assemble(shapes_of(self._columns()))
 
     def split(self, partition: Partition, seed: int) -> Blocks:
         columns = self._columns()

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
-import tempfile
-import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import FileIO
-from pathlib import Path
-from typing import Any, BinaryIO, final
+from typing import Any, final
 
 import jax
 import numpy as np
 
 from shardmc.data.columns import Column
 from shardmc.data.device_order import RowOrder
-from shardmc.data.partition import Placement, Sink, aligned
+from shardmc.data.partition import aligned
+from shardmc.data.scratch import Scratch
 from shardmc.data.source import Batch, Blocks, Kept, groups_of, keep_rows, make_batch
 from shardmc.errors import DataError, OptionError
 from shardmc.types import Rows
@@ -116,109 +110,6 @@ class AbsentBlocks(Blocks):
         raise OptionError("The rows are not available, so none can be kept in every shard.")
 
 
-_DONE = "complete.json"
-
-
-@final
-class Scratch:
-    """A folder of column files: in a place that the user names, where it stays, or a temporary one.
-
-    A temporary folder is deleted with the object that made it, or when the process ends. A copy of the object in
-    another process only reads.
-    """
-
-    def __init__(self, place: str | os.PathLike[str] | None, key: str) -> None:
-        try:
-            if place is None:
-                self.path = Path(tempfile.mkdtemp(prefix="shardmc-rows-"))
-                self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-            else:
-                # A worker that reads the files may have another working directory.
-                self.path = Path(place).absolute() / hashlib.sha256(key.encode()).hexdigest()[:16]
-                self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(
-                f"shardmc cannot make a scratch folder in {str(place or 'the temporary folder')!r}: {error}."
-            ) from error
-        self._key = key
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_key": self._key}
-
-    def column_file(self, number: int) -> Path:
-        return self.path / f"{number}.bin"
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether a pass over the same rows, with the same partition and seed, was completed."""
-        try:
-            return json.loads((self.path / _DONE).read_text())["key"] == self._key
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
-
-    def complete(self) -> None:
-        """Record that all rows have been written."""
-        temporary = self.path / f"{_DONE}.part"
-        temporary.write_text(json.dumps({"key": self._key}))
-        temporary.replace(self.path / _DONE)
-
-    def discard(self) -> None:
-        """Delete the folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-
-@final
-class ScratchSink(Sink):
-    """Columns in files. Each shard is one stretch of every file, at a place known before any row is read."""
-
-    def __init__(self, scratch: Scratch, columns: Sequence[Column], num_rows: int) -> None:
-        self._scratch = scratch
-        self._widths = [column.row_bytes for column in columns]
-        needed, free = num_rows * sum(self._widths), shutil.disk_usage(scratch.path).free
-        if needed > free:
-            raise self._full(f"they take {needed / 1e9:.2f} GB and {free / 1e9:.2f} GB are free")
-        self._files: list[BinaryIO] = []
-        try:
-            for number in range(len(columns)):
-                self._files.append(scratch.column_file(number).open("wb", buffering=0))
-        except OSError as error:
-            raise self._full(error.strerror or str(error)) from error
-
-    def write(self, number: int, entries: np.ndarray, placement: Placement) -> None:
-        width, file = self._widths[number], self._files[number]
-        data = memoryview(entries[placement.order].reshape(-1).view(np.uint8).data)
-        try:
-            for shard in np.flatnonzero(placement.counts):
-                start = int(placement.starts[shard]) * width
-                file.seek(int(placement.targets[shard]) * width)
-                _write_all(file, data[start : start + int(placement.counts[shard]) * width])
-        except OSError as error:
-            raise self._full(error.strerror or str(error)) from error
-
-    def _full(self, reason: str) -> DataError:
-        return DataError(
-            f"The shards cannot be written to {str(self._scratch.path)!r}: {reason}. "
-            "Set scratch= to a folder with more space, or raise memory=."
-        )
-
-    def __enter__(self) -> ScratchSink:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for file in self._files:
-            file.close()
-        if kind is None:
-            self._scratch.complete()
-        else:
-            self._scratch.discard()
-
-
-def _write_all(file: BinaryIO, data: memoryview) -> None:
-    while len(data):
-        written = file.write(data)  # an unbuffered write to an almost full disk may be partial
-        data = data[written:]
-
-
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class StreamBlocks(Blocks):
@@ -266,11 +157,15 @@ class StreamBlocks(Blocks):
             with self._open(number) as file:
                 for shard in shards:
                     count = int(self.sizes[shard])
-                    self._fill(file, int(self.starts[shard]) * column.row_bytes, array[row : row + count])
+                    self._read_shard(file, number, shard, array[row : row + count])
                     row += count
             array[row:] = array[row - 1]
             arrays.append(array)
         return arrays
+
+    def _read_shard(self, file: FileIO, number: int, shard: int, target: np.ndarray) -> None:
+        self._fill(file, int(self.starts[shard]) * self.columns[number].row_bytes, target)
+        self.scratch.check(number, shard, target)
 
     def _open(self, number: int) -> FileIO:
         try:
@@ -302,6 +197,10 @@ class StreamBlocks(Blocks):
         for number, column in enumerate(self.columns):
             array = np.empty((len(index), *column.shape), dtype=column.dtype)
             with self._open(number) as file:
+                for shard in np.unique(shards).tolist():
+                    if not self.scratch.is_checked(number, shard):
+                        whole = np.empty((int(self.sizes[shard]), *column.shape), dtype=column.dtype)
+                        self._read_shard(file, number, shard, whole)
                 for place, row in enumerate(index):
                     self._fill(file, int(row) * column.row_bytes, array[place : place + 1])
             leaves.append(jax.device_put(array))

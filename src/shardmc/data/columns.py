@@ -189,6 +189,11 @@ def _count_on_device(array: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.isnan(array).sum(axis=0), jnp.isinf(array).sum(axis=0)
 
 
+def shapes_of(columns: Sequence[Column]) -> list[jax.ShapeDtypeStruct]:
+    """One row of these columns, without its values."""
+    return [jax.ShapeDtypeStruct((1, *column.shape), column.dtype) for column in columns]
+
+
 def cast_sample(columns: Sequence[Column], entries: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Some rows in the device's types, without the unusable ones if any others are left.
 

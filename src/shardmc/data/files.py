@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,9 @@ import pyarrow.csv as pacsv
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from shardmc.data.folders import local_files
+from shardmc.data.hashing import fingerprint_of
+from shardmc.data.quotes import UnclosedQuoteError, find_line_breaks
 from shardmc.data.table import TableReader, spread_positions
 from shardmc.errors import DataError
 
@@ -35,6 +37,8 @@ class File:
     path: str
     size: int
     keys: dict[str, str | None]
+    stamp: str
+    """Its modification time and, for a local file, its inode."""
 
     @property
     def name(self) -> str:
@@ -51,19 +55,38 @@ def find_files(location: str | os.PathLike[str], suffixes: tuple[str, ...]) -> l
     if info.type == pafs.FileType.NotFound:
         raise DataError(f"There is no file or folder {os.fspath(location)!r}.")
     if info.type == pafs.FileType.File:
-        return [File(filesystem, path, info.size or 0, {})]
-    selector = pafs.FileSelector(path, recursive=True)
-    found = _readable(os.fspath(location), lambda: filesystem.get_file_info(selector))
+        return [File(filesystem, path, info.size or 0, {}, _stamp(filesystem, info))]
     files = [
-        File(filesystem, entry.path, entry.size or 0, _keys(entry.path, path))
-        for entry in sorted(found, key=lambda entry: entry.path)
-        if entry.type == pafs.FileType.File
-        and not _hidden(entry.path, path)
-        and entry.path.endswith(suffixes)
+        File(filesystem, entry.path, entry.size or 0, _keys(entry.path, path), _stamp(filesystem, entry))
+        for entry in _readable(os.fspath(location), lambda: _entries(filesystem, path, suffixes))
     ]
     if not files:
         raise DataError(f"Folder {os.fspath(location)!r} holds no {' or '.join(suffixes)} files.")
     return files
+
+
+def _entries(filesystem: pafs.FileSystem, folder: str, suffixes: tuple[str, ...]) -> list[pafs.FileInfo]:
+    """The files of a folder with one of these suffixes, sorted by name, without hidden ones."""
+
+    def wanted(path: str) -> bool:
+        return path.endswith(suffixes) and not _hidden(path, folder)
+
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        found = filesystem.get_file_info([path for path in local_files(folder) if wanted(path)])
+        for entry in found:
+            if entry.type == pafs.FileType.NotFound:
+                raise DataError(
+                    f"{entry.path!r} is a link that points to nothing. Remove it, or restore its file."
+                )
+        return found
+    found = filesystem.get_file_info(pafs.FileSelector(folder, recursive=True))
+    files = [entry for entry in found if entry.type == pafs.FileType.File and wanted(entry.path)]
+    return sorted(files, key=lambda entry: entry.path)
+
+
+def _stamp(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> str:
+    inode = os.stat(info.path).st_ino if isinstance(filesystem, pafs.LocalFileSystem) else ""
+    return f"{info.mtime_ns} {inode}"
 
 
 def _readable(location: str, call: Callable[[], T]) -> T:
@@ -115,20 +138,6 @@ def _keys(path: str, base: str) -> dict[str, str | None]:
     return {key: None if value == _NULL else unquote(value) for key, value in pairs}
 
 
-_WHOLE = 1 << 22  # a file up to this size is hashed completely, a larger one in part
-_STRETCHES, _STRETCH = 32, 1 << 16
-
-
-def hash_file(digest: Any, file: Any, size: int) -> None:
-    """Add a file to a hash: its size, its end (Parquet's footer) and stretches from all over it."""
-    digest.update(f"{size} ".encode())
-    if size <= _WHOLE:
-        digest.update(file.read_at(size, 0))
-        return
-    for start in np.linspace(0, size - _STRETCH, _STRETCHES).astype(int):
-        digest.update(file.read_at(_STRETCH, int(start)))
-
-
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.zst")
 _BLOCK = 1 << 22  # bytes parsed at once
 
@@ -139,13 +148,29 @@ class CsvReader(TableReader):
 
     in_memory = False
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, *, trusted: bool = False) -> None:
         (self._file,) = find_files(location, SUFFIXES)
+        self._trusted = trusted
+        self._delimiter = "\t" if ".tsv" in self._file.name else ","
+        self._line_breaks = self._has_line_breaks()
         self.types = {}
         while (column := self._misfit()) is not None:
             self.types = {**self.types, column: _wider(self.types[column])}
         if self.num_rows == 0:
             raise DataError(f"The table {location!r} is empty: it has no rows.")
+
+    def _has_line_breaks(self) -> bool:
+        """Whether entries hold line breaks; a DataError if a quote is not closed."""
+        try:
+            with self._stream() as stream:
+                return find_line_breaks(iter(lambda: stream.read(_BLOCK), b""), self._delimiter)
+        except UnclosedQuoteError as error:
+            raise DataError(
+                f"CSV file {self._file.name!r}: the quote that opens in line {error.line} is not closed. An entry that "
+                "starts with a quote must end with one; write a quote inside of it twice."
+            ) from None
+        except (OSError, pa.ArrowException) as error:
+            raise self._unreadable(error) from error
 
     def _misfit(self) -> str | None:
         """Read all rows with the types found so far. Return the first column that does not fit, if any."""
@@ -166,12 +191,14 @@ class CsvReader(TableReader):
         convert = pacsv.ConvertOptions(
             column_types=dict(self.types), include_columns=list(names or ()), strings_can_be_null=True
         )
-        parse = pacsv.ParseOptions(delimiter="\t" if ".tsv" in self._file.name else ",")
+        parse = pacsv.ParseOptions(delimiter=self._delimiter, newlines_in_values=self._line_breaks)
         try:
-            stream = self._file.filesystem.open_input_stream(self._file.path, compression="detect")
-            return pacsv.open_csv(stream, pacsv.ReadOptions(block_size=_BLOCK), parse, convert)
+            return pacsv.open_csv(self._stream(), pacsv.ReadOptions(block_size=_BLOCK), parse, convert)
         except (OSError, pa.ArrowException) as error:
             raise self._unreadable(error) from error
+
+    def _stream(self) -> pa.NativeFile:
+        return self._file.filesystem.open_input_stream(self._file.path, compression="detect")
 
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(f"CSV file {self._file.name!r} cannot be read: {first_line(error)}.")
@@ -195,10 +222,7 @@ class CsvReader(TableReader):
 
     @cached_property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        digest = hashlib.sha256(f"{self.num_rows} {self.types}".encode())
-        with self._file.open() as opened:
-            hash_file(digest, opened, self._file.size)
-        return digest.hexdigest()
+        return fingerprint_of([self._file], f"{self.num_rows} {self.types}", trusted=self._trusted)
 
 
 def _wider(kind: pa.DataType) -> pa.DataType:
@@ -216,7 +240,8 @@ class ParquetReader(TableReader):
 
     in_memory = False
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, *, trusted: bool = False) -> None:
+        self._trusted = trusted
         self._files = find_files(location, (".parquet", ".parq", ".pq"))
         self._groups: list[np.ndarray] = []  # per file: rows of its row groups
         self._conflicts: dict[str, str] = {}
@@ -302,12 +327,7 @@ class ParquetReader(TableReader):
 
     @cached_property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        digest = hashlib.sha256(f"{self.num_rows} {self.types}".encode())
-        for file in self._files:
-            digest.update(f"{file.name} {file.keys} ".encode())
-            with file.open() as opened:
-                hash_file(digest, opened, file.size)
-        return digest.hexdigest()
+        return fingerprint_of(self._files, f"{self.num_rows} {self.types}", trusted=self._trusted)
 
 
 @contextmanager

@@ -312,6 +312,9 @@ class GroupedSource(Source):
     def sample(self, count: int, seed: int) -> Rows:
         return self._source.sample(count, seed)
 
+    def row_shapes(self) -> Rows:
+        return self._source.row_shapes()
+
     @property
     def fingerprint(self) -> str:
         return f"{self._source.fingerprint} in groups {self._codes}"

@@ -361,6 +361,10 @@ class Source(ABC):
         """At most `count` random rows from all over the source, as NumPy arrays of the device's types."""
 
     @abstractmethod
+    def row_shapes(self) -> Rows:
+        """One row without its values: shapes (1, ...) and types, as a model is traced with them."""
+
+    @abstractmethod
     def split(self, partition: Partition, seed: int) -> Blocks:
         """Split the rows into shards. The same seed always gives the same shards."""
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data.assignment import seed_for
-from shardmc.data.blocks import ArrayBlocks, Scratch, ScratchSink, StreamBlocks
+from shardmc.data.blocks import ArrayBlocks, StreamBlocks
 from shardmc.data.columns import (
     Column,
     InternalKey,
@@ -27,8 +27,10 @@ from shardmc.data.columns import (
     is_number_type,
     leaf_name,
     refuse_repeated,
+    shapes_of,
 )
 from shardmc.data.partition import MemorySink, Partitioner
+from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Blocks, Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, unknown
 from shardmc.types import Rows
@@ -244,6 +246,10 @@ class TableSource(Source):
         entries = self._entries(found, [column.key for column in columns])
         return jax.tree.unflatten(structure, cast_sample(columns, entries))
 
+    def row_shapes(self) -> Rows:
+        columns, structure = self._layout()
+        return jax.tree.unflatten(structure, shapes_of(columns))
+
     def split(self, partition: Partition, seed: int) -> Blocks:
         columns, structure = self._layout()
         names = dict(zip(self.column_names, self.column_names, strict=True))
@@ -262,10 +268,13 @@ class TableSource(Source):
     def _stream(
         self, partitioner: Partitioner, structure: Any, partition: Partition, seed: int
     ) -> StreamBlocks:
-        key = [self.fingerprint, repr(partitioner.columns), str(structure), partition.fingerprint, seed]
-        scratch = Scratch(self._limits.scratch, json.dumps(key))
+        place, key = self._limits.scratch, ""
+        if place is not None:
+            columns, parts = repr(partitioner.columns), partition.fingerprint
+            key = json.dumps([self.fingerprint, columns, str(structure), parts, seed])
+        scratch = Scratch(place, key)
         if not scratch.is_complete:
-            with ScratchSink(scratch, partitioner.columns, self.num_rows) as sink:
+            with ScratchSink(scratch, partitioner.columns, partitioner.sizes) as sink:
                 partitioner.run(sink)
         return StreamBlocks(
             scratch,

@@ -291,7 +291,7 @@ class _Part:
 
     def __init__(self, design: Design) -> None:
         self.design = design
-        self.fingerprint = f"{type(self).__name__} {design.label}"
+        self.fingerprint_text = design.label
         self.names = design.names
         self.location = location_name(design)
         self.has_location = design.has_location

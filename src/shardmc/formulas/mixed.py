@@ -77,7 +77,7 @@ class GroupLogLikelihood(GroupLikelihood):
         factor = design.unit
         assert factor is not None
         self.design, self.of_rows, self.factor = design, of_rows, factor
-        self.fingerprint = f"{type(self).__name__} {design.label}"
+        self.fingerprint_text, self.fingerprint_function = design.label, of_rows
         closed = design.family.integrates_exactly
         self.local = None if closed else LocalEffects(self.of_stretches, self.root, len(factor.effects))
         self.marginal = None if self.local is None else Marginal(self.local)

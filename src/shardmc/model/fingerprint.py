@@ -1,4 +1,4 @@
-"""A hash of what defines a model, the same in every session, so that no run is resumed with another model."""
+"""A hash of values and functions by content, the same in every session: of options, and of code that is not traced."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import hashlib
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -124,17 +124,29 @@ class _Digest:
         wrapped = getattr(value, "__wrapped__", None)
         if not (len(leaves) == 1 and leaves[0] is value):
             self._add_all("leaves", leaves)
-            self._tag("tree", _without_addresses(str(tree)))
+            self._tag("tree", without_addresses(str(tree)))
         elif wrapped is not None:
             self.add(wrapped)
-        elif isinstance(attributes := getattr(value, "__dict__", None), dict):
+        elif (attributes := _attributes(value)) is not None:
             call = getattr(type(value), "__call__", None)  # noqa: B004 - needed for its code
             self._add_all("attributes", [attributes, call if isinstance(call, types.FunctionType) else None])
         else:
-            self._tag("repr", _without_addresses(repr(value)))
+            self._tag("repr", without_addresses(repr(value)))
 
     def _tag(self, tag: str, text: str) -> None:
         self._hash.update(f"{tag}:{len(text)}:{text};".encode())
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """An object's attributes, also those in slots; None if it shows none."""
+    slots = [name for kind in type(value).__mro__ for name in _names(getattr(kind, "__slots__", ()))]
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    own = getattr(value, "__dict__", None)
+    return {**found, **own} if isinstance(own, dict) else found or None
+
+
+def _names(slots: str | Iterable[str]) -> list[str]:
+    return [slots] if isinstance(slots, str) else [name for name in slots if not name.startswith("__")]
 
 
 def _cell(cell: types.CellType) -> Any:
@@ -153,5 +165,5 @@ def _names_read(code: types.CodeType) -> set[str]:
     return names
 
 
-def _without_addresses(text: str) -> str:
+def without_addresses(text: str) -> str:
     return re.sub(r"0x[0-9a-fA-F]+", "0x", text)

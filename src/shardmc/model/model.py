@@ -18,6 +18,7 @@ from shardmc.errors import ModelError
 from shardmc.model.coordinates import Coordinates, Params, blockwise
 from shardmc.model.fingerprint import fingerprint
 from shardmc.model.precision import Rewritten
+from shardmc.model.traced import traced_fingerprint
 from shardmc.model.user_functions import WatchedDict
 from shardmc.types import Rows
 
@@ -48,6 +49,8 @@ class Density(Protocol):
         """Log prior, a number."""
         ...
 
+
+_TRACED_ROWS = 4
 
 _models: weakref.WeakValueDictionary[str, Model] = weakref.WeakValueDictionary()
 
@@ -205,12 +208,46 @@ class Model(Coordinates, Recipe):
         parts = [part for part in (self._log_likelihood, self._log_prior) if part is not None]
         return any(part.holds_arrays is not False for part in parts)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """A hash of parameters and functions by content, the same in every session."""
+    def fingerprint(self, rows: Rows) -> str:
+        """A hash of what the model computes for rows of this structure, the same in every session.
+
+        It covers the parameters, and the traced programs of prior, likelihood and derived quantities with all their
+        constants, wherever these come from. Another version of JAX may trace the same functions differently.
+
+        Parameters
+        ----------
+        rows
+            Arrays, or shapes and types of arrays; only the structure of a row counts.
+
+        Examples
+        --------
+        >>> def model(scale):
+        ...     return Model(lambda params, y: -((y - params["mu"]) ** 2) / scale, None, {"mu": ()})
+        >>> model(2.0).fingerprint(np.zeros(5)) == model(2.0).fingerprint(np.ones(9))
+        True
+        >>> model(2.0).fingerprint(np.zeros(5)) == model(3.0).fingerprint(np.zeros(5))
+        False
+        """
         described = [(name, parameter.describe()) for name, parameter in self.parameters.items()]
-        functions = (self.log_likelihood_function, self.log_prior_function, self.derived_function)
-        return fingerprint(described, *functions)
+        theta = jax.ShapeDtypeStruct((self.dim,), np.float32)
+        few = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((_TRACED_ROWS, *leaf.shape[1:]), leaf.dtype), rows
+        )
+        likelihood, prior, derived = (
+            self.log_likelihood_function,
+            self.log_prior_function,
+            self.derived_function,
+        )
+        # What a formula does with the columns before the model sees them is in a text.
+        parts = [getattr(likelihood, "fingerprint_text", "")]
+        # The likelihood of groups is that of their rows, integrated over effects.
+        of_rows = getattr(likelihood, "fingerprint_function", likelihood)
+        parts.append(traced_fingerprint(lambda theta, rows: of_rows(self.constrain(theta), rows), theta, few))
+        parts.append(traced_fingerprint(self.constrain_with_jacobian, theta))
+        for function in (prior, derived):
+            if function is not None:
+                parts.append(traced_fingerprint(lambda theta, f=function: f(self.constrain(theta)), theta))
+        return fingerprint(described, parts)
 
     def __repr__(self) -> str:
         described = ", ".join(

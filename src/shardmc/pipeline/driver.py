@@ -40,10 +40,11 @@ class Folder:
         if self._run is not None:
             self._run.expect(plan, source.fingerprint, source.num_rows)
 
-    def begin(self, source: Source, model: Model, plan: Plan) -> None:
-        """Start the run in the folder, or resume the same one; refuse another."""
+    def begin(self, source: Source, rows: Source, model: Model, plan: Plan) -> None:
+        """Start the run in the folder, or resume the same one; refuse another. The model reads `rows` of the source."""
         if self._run is not None:
-            self._run.begin(Manifest(plan.to_dict(), data=source.fingerprint, model=model.fingerprint))
+            computed = model.fingerprint(rows.row_shapes())
+            self._run.begin(Manifest(plan.to_dict(), data=source.fingerprint, model=computed))
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -176,7 +176,7 @@ def fit(
             # What the text of the options does not show: the weights of the rows, and the code of the user's functions.
             content = fingerprint(partition.fingerprint, vars(sampler), vars(combiner))
             plan = Plan(rows=rows.num_rows, shards=count, content=content, **asked)
-            folder.begin(source, bound, plan)
+            folder.begin(source, rows, bound, plan)
             blocks = driver.timed("split", rows.split, partition, seed)
         if isinstance(blocks, GroupedBlocks) and certify is True and certified is not None:
             certified = replace(certified, rows=GROUPS_CERTIFIED)

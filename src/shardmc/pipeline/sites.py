@@ -123,7 +123,7 @@ def sample_shard(
         rows=source.num_rows,
         names=tuple(bound.names),
         supports=plain_supports(bound),
-        model=bound.fingerprint,
+        model=bound.fingerprint(source.row_shapes()),
         chains=chains,
         precision=known(state.precision).name,
         mode=None if mode is None else mode.theta,

@@ -329,7 +329,8 @@ class Posterior:
         verdict = "not certified" if self.certificate is None else self.certificate.sentence
         names, count = ", ".join(map(shown, self.draws)), self.shards.num_shards
         shards = "1 shard" if count == 1 else f"{count} shards"
-        return f"Posterior({self.num_draws} draws of {names} from {shards}; {shown_text(verdict)})"
+        source = f"{shards} of {self.plan.rows:,} rows"
+        return f"Posterior({self.num_draws} draws of {names} from {source}; {shown_text(verdict)})"
 
 
 def load(path: str | Path) -> Posterior:

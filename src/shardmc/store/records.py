@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from shardmc.errors import RunError
+from shardmc.stamps import same_rows, without_stamps
 from shardmc.store.files import inside, is_temporary, read_file
 
 SCHEMA = 1
@@ -105,7 +106,9 @@ class Manifest:
     def differences(self, call: Manifest) -> list[str]:
         """What differs between this manifest, read from a folder, and that of the present call."""
         there, here = self._plain(), call._plain()
-        found = [sentence for name, sentence in _OTHER.items() if there[name] != here[name]]
+        found = other_data(self.data, call.data)
+        if self.model != call.model:
+            found.append("its model or priors are different" + _other_jax(self.versions, call.versions))
         if there["schema"] != here["schema"]:
             found.append(f"schema is {there['schema']} there and {here['schema']} here")
         return found + plan_differences(there["plan"], here["plan"])
@@ -117,8 +120,32 @@ class Manifest:
 
 _ADVICE = "Repair it from a copy, or use another folder."
 _ABSENT = "absent"
-OTHER_DATA = "its rows or columns are different"
-_OTHER = {"data": OTHER_DATA, "model": "its model or priors are different"}
+
+
+def other_data(there: str, here: str) -> list[str]:
+    """What differs between the fingerprint of the data in a folder and that of the present call.
+
+    >>> other_data("3f2a", "3f2b")
+    ['its rows or columns are different']
+    """
+    if same_rows(there, here):
+        return []
+    if without_stamps(there) != without_stamps(here):
+        return ["its rows or columns are different"]
+    return [
+        "its files have another modification time or inode, so they may have been changed (if they were only copied, "
+        "say so with as_source(..., trust_files=True) or --trust-files)"
+    ]
+
+
+def _other_jax(there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    names = [name for name in ("jax", "numpyro", "shardmc") if there.get(name) != here.get(name)]
+    if not names:
+        return ""
+    listed = ", ".join(
+        f"{name} {there.get(name, _ABSENT)} there, {here.get(name, _ABSENT)} here" for name in names
+    )
+    return f", or computed differently by other versions ({listed})"
 
 
 def plan_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -18,12 +18,12 @@ from shardmc.store.lock import Lock, Owner, read_owner
 from shardmc.store.records import (
     ASIDE,
     MANIFEST,
-    OTHER_DATA,
     SHARDS,
     Arrays,
     DamagedError,
     Manifest,
     encode,
+    other_data,
     plan_differences,
     read_manifest,
     read_record,
@@ -97,10 +97,10 @@ class Run:
         stored = read_manifest(self.folder)
         if stored is None:
             return
-        differences = []
-        if stored.data != data:
+        differences = other_data(stored.data, data)
+        if differences:
             # A run may use fewer rows of the same data: those without missing values.
-            differences, plan = [OTHER_DATA], {**plan, "rows": rows}
+            plan = {**plan, "rows": rows}
         there = {key: stored.plan.get(key) for key in plan}
         self._refuse(differences + plan_differences(there, plan))
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError
-from shardmc.model.fingerprint import fingerprint
 from shardmc.model.model import Model, Recipe
 from shardmc.model.numpyro.sites import Sites, deterministic_values, discover, log_densities
 from shardmc.model.user_functions import missing, structure_key, sum_to_rows, take, two_samples
@@ -76,7 +75,7 @@ class NumPyroModel(Recipe):
         samples = two_samples(rows)
         sites = discover(self._function, samples, self._function.unfilled_hint(rows))
         few = take(samples.first, np.arange(2))
-        functions = _SiteFunctions(self._function, sites, few, fingerprint("numpyro", self._function))
+        functions = _SiteFunctions(self._function, sites, few)
         return Model(
             functions.log_likelihood,
             functions.log_prior,
@@ -149,10 +148,6 @@ class _Function:
             return None
         return {p.name for p in parameters}
 
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.function, self.args, self.kwargs)
-
 
 @dataclass(frozen=True, eq=False)
 class _SiteFunctions:
@@ -162,7 +157,6 @@ class _SiteFunctions:
     sites: Sites
     few: Any
     """Two rows. The prior does not depend on them, but the function needs some to run."""
-    fingerprint: str
 
     def log_likelihood(self, params: Mapping[str, Any], rows: Rows) -> jax.Array:
         densities = log_densities(self.run, params, rows, self.sites.row_axes)

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError
-from shardmc.model.fingerprint import fingerprint
 from shardmc.model.model import Model, Recipe
 from shardmc.model.user_functions import (
     TwoSamples,
@@ -169,11 +168,6 @@ class _Functions:
     parts: Parts
     columns: _Columns
     row_axes: tuple[int, ...]
-
-    @property
-    def fingerprint(self) -> str:
-        parts = self.parts
-        return fingerprint("pymc", *self.columns.kinds, parts.prior, parts.rows, parts.deterministics)
 
     def log_likelihood(self, params: Mapping[str, Any], rows: Rows) -> jax.Array:
         terms = self.parts.rows(*self._values(params), *self.columns.arrays(rows))

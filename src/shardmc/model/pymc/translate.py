@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ Variable: TypeAlias = Any
 
 @final
 class Translated:
-    """A PyTensor graph as a function of JAX arrays, identified by its content.
+    """A PyTensor graph as a function of JAX arrays.
 
     Shared variables that are not inputs keep their present values, or those in `fixed`.
     """
@@ -34,7 +33,6 @@ class Translated:
         fixed: Mapping[Variable, np.ndarray] | None = None,
     ) -> None:
         self._graph = (list(inputs), _frozen(inputs, outputs, fixed or {}))
-        self.fingerprint = _content(*self._graph)
         self._function = _as_jax(*self._graph)
 
     def __call__(self, *arrays: Any) -> list[jax.Array]:
@@ -44,13 +42,12 @@ class Translated:
     def __getstate__(self) -> dict[str, Any]:
         import cloudpickle  # PyMC depends on it; plain pickle cannot handle its graphs
 
-        return {"graph": cloudpickle.dumps(self._graph), "fingerprint": self.fingerprint}
+        return {"graph": cloudpickle.dumps(self._graph)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         import cloudpickle
 
         self._graph = cloudpickle.loads(state["graph"])
-        self.fingerprint = state["fingerprint"]
         self._function = _as_jax(*self._graph)
 
 
@@ -137,21 +134,6 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _content(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> str:
-    """A hash of a graph's operations and constants, the same in every session."""
-    from pytensor.graph.basic import Constant
-    from pytensor.printing import debugprint
-
-    digest = hashlib.sha256(" ".join(str(v.name) for v in inputs).encode())
-    if outputs:
-        digest.update(str(debugprint(list(outputs), file="str", print_type=True)).encode())
-    # debugprint shows only the ends of a large constant.
-    for variable in roots(*outputs):
-        if isinstance(variable, Constant) and isinstance(variable.data, np.ndarray):
-            digest.update(np.ascontiguousarray(variable.data).tobytes())
-    return digest.hexdigest()[:32]
-
-
 # Supports.
 
 
@@ -165,7 +147,6 @@ class PyMCBijection(Transform):
         self._backward = backward  # unconstrained -> natural, log Jacobian
         self._forward = forward  # natural -> unconstrained
         self._unconstrained_shape = unconstrained_shape
-        self.fingerprint = backward.fingerprint
 
     def __call__(self, x: Any) -> jax.Array:
         return self._backward(x)[0]
@@ -193,7 +174,6 @@ class PyMCSupport(constraints.Constraint):
 
     def __init__(self, bijection: PyMCBijection, like: Any = None) -> None:
         self._bijection = bijection
-        self.fingerprint = bijection.fingerprint
         if like is not None:
             self.base_constraint = like
 

@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
-import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +21,7 @@ import numpy as np
 from shardmc.data.columns import Column
 from shardmc.data.partition import Placement, Sink, aligned
 from shardmc.data.source import Batch, Blocks, Kept, groups_of, keep_rows, make_batch
+from shardmc.data.temporary import temporary_folder
 from shardmc.errors import DataError, OptionError
 from shardmc.types import Rows
 
@@ -116,15 +115,14 @@ _DONE = "complete.json"
 class Scratch:
     """A folder of column files: in a place that the user names, where it stays, or a temporary one.
 
-    A temporary folder is deleted with the object that made it, or when the process ends. A copy of the object in
-    another process only reads.
+    A temporary folder is deleted with the object that made it, or when the process ends, also by a signal. A copy of
+    the object in another process only reads.
     """
 
     def __init__(self, place: str | os.PathLike[str] | None, key: str) -> None:
         try:
             if place is None:
-                self.path = Path(tempfile.mkdtemp(prefix="shardmc-rows-"))
-                self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+                self.path = temporary_folder(self, "shardmc-rows-")
             else:
                 # A worker that reads the files may have another working directory.
                 self.path = Path(place).absolute() / hashlib.sha256(key.encode()).hexdigest()[:16]

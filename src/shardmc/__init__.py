@@ -49,6 +49,7 @@ _HOMES = {
     "Laplace": "shardmc.combiners",
     "Certify": "shardmc.check",
     "ShardmcError": "shardmc.errors",
+    "limits": "shardmc.sizes",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from shardmc.sample import RandomWalk as RandomWalk
     from shardmc.sample import binomial_labels as binomial_labels
     from shardmc.sample import multinomial_labels as multinomial_labels
+    from shardmc.sizes import limits as limits
 
 
 def __getattr__(name: str) -> Any:

@@ -103,7 +103,7 @@ def test_names_that_are_wrong(tmp_path, tree):
     with pytest.raises(RunError, match=r"could not be written: No such file or directory"):
         save_tree(tree, tmp_path / "absent" / "posterior.nc")
     (tmp_path / "folder.nc").mkdir()
-    with pytest.raises(RunError, match="cannot be read: Is a directory"):
+    with pytest.raises(RunError, match="is not a regular file but a folder"):
         load_tree(tmp_path / "folder.nc")
 
 

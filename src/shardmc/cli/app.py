@@ -13,6 +13,8 @@ import typer
 
 from shardmc._version import __version__
 from shardmc.cli import combining, fitting, paper, runs
+from shardmc.errors import OptionError
+from shardmc.sizes import limits
 
 _WORTH_KEEPING = 0.05  # seconds of compilation
 
@@ -34,11 +36,26 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Raise a limit on large input, as name=number. The message about it says which one."
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Bayesian posteriors for large tables, in seconds, with a certificate of how accurate they are."""
+    context.with_resource(limits(**dict(map(_raised, limit or []))))
+
+
+def _raised(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if not number.isdecimal():
+        raise OptionError(f"A limit is given as name=number, such as terms=50000, not {text!r}.")
+    return name, int(number)
 
 
 for command in (

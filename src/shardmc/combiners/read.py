@@ -14,6 +14,7 @@ import numpy as np
 
 from shardmc.errors import OptionError, RunError
 from shardmc.names import clash
+from shardmc.untrusted import refuse_special, refuse_unsafe_netcdf
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,12 +218,14 @@ def _from_file(path: Path) -> dict[str, np.ndarray]:
     import xarray as xr
 
     name = path.name.lower()
-    if not path.is_file():
+    if not path.exists():
         raise RunError(f"There is no file {str(path)!r}.")
+    refuse_special(path)
     if name.endswith(_CSV):
         return _from_csv(path)
     if not name.endswith(_NETCDF):
         raise RunError(f"{str(path)!r} is neither netCDF ({', '.join(_NETCDF)}) nor CSV ({', '.join(_CSV)}).")
+    refuse_unsafe_netcdf(path)
     try:
         tree = xr.open_datatree(path, engine="h5netcdf")
     except (OSError, ValueError) as error:

@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import tempfile
-import weakref
 import zlib
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,6 +19,7 @@ import numpy as np
 
 from shardmc.data.columns import Column
 from shardmc.data.partition import Placement, Sink
+from shardmc.data.temporary import temporary_folder
 from shardmc.errors import DataError
 
 try:
@@ -35,8 +35,8 @@ class Scratch:
     """A folder of column files: in a place that the user names, where it stays, or a temporary one.
 
     A folder in a named place gets its name when it is complete. Until then it has a name of its own, so that two runs
-    never write the same files. A temporary folder is deleted with the object that made it, or when the process ends. A
-    copy of the object in another process only reads.
+    never write the same files. A temporary folder is deleted with the object that made it, or when the process ends, also
+    by a signal. A copy of the object in another process only reads.
     """
 
     def __init__(self, place: str | os.PathLike[str] | None, key: str) -> None:
@@ -63,8 +63,7 @@ class Scratch:
         """Make the folder, under a name that no other run uses."""
         try:
             if self._place is None:
-                self.path = Path(tempfile.mkdtemp(prefix="shardmc-rows-"))
-                self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+                self.path = temporary_folder(self, "shardmc-rows-")
                 return
             self._place.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(self._place)

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 
 from shardmc.check.agreement import LEVEL
 from shardmc.check.check import ordered
-from shardmc.errors import RunError
 from shardmc.names import shown_text
 from shardmc.posterior import Posterior
 from shardmc.report import tables
@@ -25,6 +24,7 @@ from shardmc.report.forest import hides_intervals, plot_certificate, plot_forest
 from shardmc.report.numbers import count, duration, fixed, plain, probability, trimmed
 from shardmc.report.shards import outlying, plot_chains, plot_shards
 from shardmc.report.style import COLORS, DARK, to_svg
+from shardmc.store.files import write_file
 from shardmc.types import Finding
 
 if TYPE_CHECKING:
@@ -200,7 +200,8 @@ def write_report(posterior: Posterior, path: str | Path) -> Path:
     posterior
         What `fit` or `load` returned.
     path
-        The file to write. If it is a folder, the file in it is called `report.html`.
+        The file to write. If it is a folder, the file in it is called `report.html`. An earlier page is replaced once
+        the new one is complete. A link at this place is replaced, not followed.
 
     Returns
     -------
@@ -208,14 +209,10 @@ def write_report(posterior: Posterior, path: str | Path) -> Path:
         The file that was written.
     """
     path = Path(path)
-    if path.is_dir():
+    # A link called report.html may lead to a folder, but it is the name of a page.
+    if path.is_dir() and not (path.is_symlink() and path.suffix == ".html"):
         path = path / "report.html"
-    try:
-        path.write_text(render(posterior), encoding="utf-8")
-    except OSError as error:
-        raise RunError(
-            f"The report cannot be written to {path}: {error.strerror}. Name a file in a folder that exists."
-        ) from error
+    write_file(path, render(posterior).encode())
     return path
 
 

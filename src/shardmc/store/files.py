@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardmc.errors import RunError
+from shardmc.untrusted import refuse_unsafe_netcdf
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_HDF5 = b"\x89HDF\r\n\x1a\n"
 _ZARR_METADATA = {"zarr.json", ".zarray", ".zgroup", ".zmetadata"}
 _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -101,7 +101,8 @@ def not_written(path: Path, error: OSError) -> RunError:
             f"The disk is full: {path} could not be written. Earlier files are intact; "
             "free some space and repeat the call to continue."
         )
-    return RunError(f"{path} could not be written: {error.strerror or error}. Earlier files are intact.")
+    rest = "Name a file in a folder that exists" if error.errno == errno.ENOENT else "Earlier files are intact"
+    return RunError(f"{path} could not be written: {error.strerror or error}. {rest}.")
 
 
 def remove_temporaries(folder: Path) -> None:
@@ -177,7 +178,7 @@ def load_tree(path: str | os.PathLike[str]) -> xr.DataTree:
     if zarr:
         _refuse_pickles(source)
     else:
-        _refuse_other_formats(source)
+        refuse_unsafe_netcdf(source)
     try:
         with xr.open_datatree(source, engine="zarr" if zarr else "h5netcdf") as tree:
             return tree.load()
@@ -205,17 +206,6 @@ def _save_zarr(tree: xr.DataTree, target: Path) -> None:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-
-
-def _refuse_other_formats(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_HDF5))
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if start != _HDF5:
-        kind = "netCDF-3" if start.startswith(b"CDF") else "something else"
-        raise RunError(f"{path} is {kind}, not a netCDF-4 file; shardmc reads only netCDF-4.")
 
 
 def _refuse_pickles(folder: Path) -> None:

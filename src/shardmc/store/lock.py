@@ -152,12 +152,22 @@ def _acquired(folder: Path) -> BaseFileLock:
 
 
 def _refused(folder: Path, by_marker: bool) -> RunError:
-    owner = read_owner(folder)
+    owner, marker = read_owner(folder), folder / EXCLUSIVE_NAME
+    alive = None if owner is None else owner.is_alive()
     advice = "Wait for it to end, or use another folder."
-    if by_marker and (owner is None or owner.is_alive() is not True):
+    if by_marker and alive is False and _names(marker, owner):
+        advice = f"That process has ended, but this file system has no locks: delete {marker} to go on."
+    elif by_marker and alive is not True:
         advice = (
             "This file system has no locks, so shardmc cannot tell whether that process still runs. If it does not, "
-            f"delete {folder / EXCLUSIVE_NAME}."
+            f"delete {marker}."
         )
     who = "another process" if owner is None else f"{owner} since {owner.since}"
     return RunError(f"Run folder {folder} is in use by {who}. {advice}")
+
+
+def _names(marker: Path, owner: Owner | None) -> bool:
+    """Whether a marker file is that of this process: the note may be older than the marker."""
+    with contextlib.suppress(OSError):
+        return owner is not None and read_file(marker).split()[:1] == [str(owner.pid).encode()]
+    return False

@@ -1,0 +1,98 @@
+"""How large an input may be before shardmc asks: every limit has a name, and one option raises it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from typing import final
+
+from shardmc.errors import OptionError, ShardmcError, unknown
+
+
+@final
+@dataclass(frozen=True)
+class Limits:
+    """The limits, with their defaults. Honest input stays far below them; input that is made to exhaust does not.
+
+    Examples
+    --------
+    >>> Limits().depth
+    64
+    """
+
+    terms: int = 20_000
+    """Terms of a formula while its products and powers are expanded."""
+    coefficients: int = 10_000
+    """Columns of a design matrix."""
+    basis: int = 200
+    """Columns of one poly(...) or spline."""
+    columns: int = 20_000
+    """Columns of a table."""
+    unpacking: int = 200
+    """How many times its own size a compressed file may unpack to, if that is more than 64 MB."""
+    depth: int = 64
+    """Levels of groups within groups in a netCDF file."""
+    objects: int = 100_000
+    """Groups and variables in a netCDF file."""
+
+
+_current: ContextVar[Limits] = ContextVar("limits", default=Limits())  # noqa: B039 - it is frozen
+
+
+@contextmanager
+def limits(**raised: int) -> Iterator[Limits]:
+    """Use other limits within a block, for input that you trust.
+
+    Parameters
+    ----------
+    **raised
+        Name -> number: `terms`, `coefficients`, `basis`, `columns`, `unpacking`, `depth`, `objects`. The message about
+        an input that is too large names the one to raise.
+
+    Examples
+    --------
+    >>> import shardmc
+    >>> with shardmc.limits(terms=50_000) as current:
+    ...     current.terms
+    50000
+    """
+    names = [each.name for each in fields(Limits)]
+    for name, value in raised.items():
+        if name not in names:
+            raise unknown("limit", name, names)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise OptionError(f"The limit {name} must be a whole number from 1 on, not {value!r}.")
+    token = _current.set(replace(_current.get(), **raised))
+    try:
+        yield _current.get()
+    finally:
+        _current.reset(token)
+
+
+def limit(name: str) -> int:
+    """The limit of this name that holds now.
+
+    >>> limit("basis")
+    200
+    """
+    return getattr(_current.get(), name)
+
+
+def refuse_above(
+    name: str, found: float, sentence: str, kind: type[ShardmcError] = ShardmcError, unit: str = ""
+) -> None:
+    """Raise an error if `found` is above the limit of this name. It says how to raise the limit.
+
+    >>> refuse_above("basis", 300, "poly(x, 300) makes 300 columns")
+    Traceback (most recent call last):
+    shardmc.errors.ShardmcError: poly(x, 300) makes 300 columns; the limit is 200. If that is what you want, raise it: \
+with shardmc.limits(basis=300), or shardmc --limit basis=300 ... on the command line.
+    """
+    if found > limit(name):
+        wanted = f"{name}={int(min(found, 1e18))}"
+        raise kind(
+            f"{sentence}; the limit is {limit(name):,}{unit}. If that is what you want, raise it: with "
+            f"shardmc.limits({wanted}), or shardmc --limit {wanted} ... on the command line."
+        )

@@ -1,0 +1,115 @@
+"""Files of somebody else: they must be regular files, lead to no other file, and unpack to a size that is announced."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from shardmc.errors import RunError
+from shardmc.sizes import limit, refuse_above
+
+SMALL = 64 * 2**20
+"""Up to so many bytes it does not matter how well a file was compressed."""
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse a pipe, a device or a socket: reading it could take for ever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or a socket"
+        raise RunError(f"{path} is not a regular file but {what}; shardmc does not read it.")
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file. A pipe without a writer is refused and not waited for."""
+    refuse_special(path)
+    try:
+        # What was a file a moment ago may be a pipe now.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
+    return open(descriptor, "rb")
+
+
+def refuse_unsafe_netcdf(path: Path) -> None:
+    """Refuse a file that is not netCDF-4, that leads to other files, or that is too deep or too large.
+
+    HDF5, on which netCDF-4 is built, can keep the values of a variable in another file (external storage, virtual
+    datasets) and link to another file. Whoever made such a file could read any file of the one who opens it. netCDF
+    uses none of these, and no links within the file.
+    """
+    with open_regular(path) as file:
+        start = file.read(len(_HDF5))
+    if start != _HDF5:
+        kind = "netCDF-3" if start.startswith(b"CDF") else "something else"
+        raise RunError(f"{path} is {kind}, not a netCDF-4 file; shardmc reads only netCDF-4.")
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as opened:
+            total = sum(_bytes(dataset.id) for dataset in _datasets(opened, path))
+    except RunError:
+        raise
+    except Exception as error:  # h5py has many for a damaged file
+        raise RunError(f"{path} cannot be read; it is damaged or holds something else: {error}.") from error
+    refuse_unpacking(path, path.stat().st_size, total)
+
+
+def refuse_unpacking(path: Path, packed: int, unpacked: int) -> None:
+    """Refuse a compressed file of `packed` bytes that holds `unpacked` bytes, where that is far more."""
+    if unpacked > SMALL:
+        sentence = f"{path} has {packed / 1e6:,.2f} MB and unpacks to {unpacked / 1e9:,.1f} GB"
+        times = -(-unpacked // max(packed, 1))
+        refuse_above("unpacking", times, f"{sentence}, {times:,} times its size", RunError, " times")
+
+
+def _datasets(opened: Any, path: Path) -> Iterator[Any]:
+    """Every variable of an HDF5 file. Links, loops and variables that are stored elsewhere are refused."""
+    import h5py
+
+    waiting: list[tuple[Any, str, int]] = [(opened, "", 0)]
+    seen = {h5py.h5o.get_info(opened.id).addr}
+    while waiting:
+        group, name, depth = waiting.pop()
+        refuse_above("depth", depth, f"{path} has groups that are nested {depth} levels deep", RunError)
+        for child in group:
+            place = f"{name}/{child}"
+            if not isinstance(group.get(child, getlink=True), h5py.HardLink):
+                raise RunError(f"{path} has a link at {place!r}; shardmc reads no file that links elsewhere.")
+            if len(seen) > limit("objects"):
+                many = f"{path} has more than {limit('objects'):,} groups and variables"
+                refuse_above("objects", len(seen), many, RunError)
+            found = group[child]
+            address = h5py.h5o.get_info(found.id).addr
+            if address in seen:
+                raise RunError(f"{path} is damaged, or was made to mislead: {place!r} is in it twice.")
+            seen.add(address)
+            if isinstance(found, h5py.Group):
+                waiting.append((found, place, depth + 1))
+            elif isinstance(found, h5py.Dataset):
+                _refuse_elsewhere(found.id.get_create_plist(), path, place)
+                yield found
+
+
+def _refuse_elsewhere(properties: Any, path: Path, place: str) -> None:
+    import h5py
+
+    if properties.get_external_count() or properties.get_layout() == h5py.h5d.VIRTUAL:
+        raise RunError(
+            f"{path} keeps the values of {place!r} in another file, which may be any file of yours; shardmc does not "
+            "read them. Ask for a file with the values inside."
+        )
+
+
+def _bytes(dataset: Any) -> int:
+    return int(np.prod([float(n) for n in dataset.shape])) * dataset.dtype.itemsize if dataset.shape else 0

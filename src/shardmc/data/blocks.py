@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, final
@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, final
 import jax
 import numpy as np
 
+from shardmc.compiled import CompiledFor
 from shardmc.data.columns import Column
 from shardmc.data.partition import Placement, Sink, aligned
 from shardmc.data.source import Batch, Blocks, Kept, groups_of, keep_rows, make_batch
@@ -54,7 +55,7 @@ class ArrayBlocks(Blocks):
         return replace(self, kept=keep_rows(positions, self.sizes, gather))
 
 
-@jax.jit
+@partial(CompiledFor, static=0, most=8)
 def _rows_at(arrays: tuple[Rows, jax.Array | None], index: jax.Array) -> tuple[Rows, jax.Array | None]:
     return jax.tree.map(lambda a: a.at[index].get(mode="promise_in_bounds"), arrays)
 

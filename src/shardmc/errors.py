@@ -34,6 +34,10 @@ class RunError(ShardmcError):
     """A run folder or a result file cannot be used."""
 
 
+class EngineError(ShardmcError):
+    """This process or the cluster cannot compute, or not any more."""
+
+
 class SamplingError(ShardmcError):
     """No shard could be sampled."""
 

@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from io import FileIO
 from typing import Any, final
 
 import jax
 import numpy as np
 
+from shardmc.compiled import CompiledFor
 from shardmc.data.columns import Column
 from shardmc.data.device_order import RowOrder
 from shardmc.data.partition import aligned
@@ -52,7 +53,7 @@ class ArrayBlocks(Blocks):
         return replace(self, kept=keep_rows(positions, self.sizes, gather))
 
 
-@jax.jit
+@partial(CompiledFor, static=0, most=8)
 def _rows_at(
     arrays: tuple[Rows, jax.Array | None], index: jax.Array, order: RowOrder | None
 ) -> tuple[Rows, jax.Array | None]:

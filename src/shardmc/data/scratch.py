@@ -35,8 +35,8 @@ class Scratch:
     """A folder of column files: in a place that the user names, where it stays, or a temporary one.
 
     A folder in a named place gets its name when it is complete. Until then it has a name of its own, so that two runs
-    never write the same files. A temporary folder is deleted with the object that made it, or when the process ends, also
-    by a signal. A copy of the object in another process only reads.
+    never write the same files. A temporary folder is deleted with the object that made it, or when the process ends,
+    also by a signal. A copy of the object in another process only reads.
     """
 
     def __init__(self, place: str | os.PathLike[str] | None, key: str) -> None:

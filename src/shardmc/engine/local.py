@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import final
@@ -15,16 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardmc.compiled import CompiledFor
 from shardmc.data.source import Batch, Blocks, padded
 from shardmc.engine.engine import Engine, Program, ProgramCall, T, Tree, by_shard
+from shardmc.engine.threads import Threads
 from shardmc.errors import OptionError
 from shardmc.model.precision import Precision
 
+_MOST_PROGRAMS = 64
+"""Compiled programs that are kept, one for each kind of shards: about 2 MB each. A fit needs six or more."""
 _MOST_ROWS = 1 << 22
 """The number of rows, in shards that run in parallel, that keep an accelerator busy."""
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(CompiledFor, static=2, most=_MOST_PROGRAMS)
 def run_batch(program: Program[T], width: int, batch: Batch, per_shard: Tree, shared: Tree, count: int) -> T:
     """Run a program on every shard of a batch. Results are stacked along a first axis.
 
@@ -104,18 +108,18 @@ class Local(Engine):
                 mine = _of_batch(per_shard, names, batch)
                 return names, jax.device_get(run_batch(program, width, batch, mine, shared, len(names)))
 
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="shardmc")
+        threads = Threads(workers, "shardmc")
         pending: deque[Future[tuple[Sequence[int], T]]] = deque()
         try:
             for names, batch in blocks.batches(wanted, size):
-                pending.append(pool.submit(call, names, batch))
+                pending.append(threads.submit(partial(call, names, batch)))
                 if len(pending) > workers:
                     yield from by_shard(*pending.popleft().result(), on_done)
             while pending:
                 yield from by_shard(*pending.popleft().result(), on_done)
         finally:
             # Do not wait, so that an interruption takes effect at once. Finished results have been yielded.
-            pool.shutdown(wait=False, cancel_futures=True)
+            threads.close()
 
     def prepare(self, call: ProgramCall) -> Future[None] | None:
         """Compile a program in the background, by a call that computes no shard."""
@@ -150,9 +154,9 @@ def _of_batch(per_shard: Tree, names: Sequence[int], batch: Batch) -> Tree:
 
 
 @cache
-def _compiler() -> ThreadPoolExecutor:
+def _compiler() -> Threads:
     """One thread. The calling thread compiles too; if both need the same program, one waits for the other."""
-    return ThreadPoolExecutor(1, thread_name_prefix="shardmc-compile")
+    return Threads(1, "shardmc-compile")
 
 
 def is_accelerated() -> bool:

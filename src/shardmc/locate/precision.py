@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
-from threading import Thread
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardmc.compiled import CompiledFor
 from shardmc.data.grouped import GroupedRows
 from shardmc.data.source import Batch, Blocks
 from shardmc.engine import Engine
+from shardmc.engine.threads import aside
 from shardmc.errors import unknown
 from shardmc.locate.newton import Start, near_mode
 from shardmc.model import Model
@@ -161,9 +162,9 @@ def _rounding(
         return RoundingTerms(values, gradients, sums, prior_values, prior_gradients, jnp.sum(weights))
 
 
-_in_single = jax.jit(_rounding, static_argnums=(0, 1))
+_in_single = CompiledFor(_rounding, static=2, most=8)
 # It runs once, so it should compile fast rather than run fast.
-_in_double = jax.jit(_rounding, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0})
+_in_double = CompiledFor(_rounding, static=2, most=8, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def asked_precision(precision: str) -> str:
@@ -237,9 +238,7 @@ def _compile_ahead(model: Model, blocks: Blocks) -> Callable[[], object]:
             for double in (True, False):
                 _terms(model, blocks, Frame.identity(model.dim), points, double=double)
 
-    thread = Thread(target=compile_both, name="shardmc-precision", daemon=True)
-    thread.start()
-    return thread.join
+    return aside(compile_both, "shardmc-precision").result
 
 
 def measure_noise(model: Model, blocks: Blocks, frame: Frame) -> Noise | None:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardmc.compiled import CompiledFor
 from shardmc.data.grouped import cells_of
 from shardmc.data.source import Blocks
 from shardmc.engine import Engine, ProgramCall, in_order
@@ -259,7 +260,7 @@ class LikelihoodGradients:
         return lax.map(jax.grad(log_likelihood), points, batch_size=min(together, points.shape[0]))
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(CompiledFor, static=1, most=8)
 def _prior_gradients(model: Model, frame: DeviceFrame, points: jax.Array) -> jax.Array:
     return jax.vmap(jax.grad(lambda u: model.log_prior(frame.to_theta(u))))(points)
 

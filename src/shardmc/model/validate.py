@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardmc.compiled import CompiledFor
 from shardmc.errors import ModelError
 from shardmc.model.model import Model
 from shardmc.model.parameter import refuse_alike
@@ -139,7 +140,7 @@ def _check_derived(model: Model, result: Any) -> None:
     refuse_alike(model.parameters, {str(name): tuple(jnp.shape(value)) for name, value in result.items()})
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(CompiledFor, static=1, most=8)
 def _values(model: Model, thetas: jax.Array, first: Rows, second: Rows) -> tuple[jax.Array, ...]:
     """Log prior and gradient at the first point, and the rows' log-likelihoods at all points for both samples."""
 

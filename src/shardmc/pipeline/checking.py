@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -23,6 +24,7 @@ from shardmc.check import (
 from shardmc.check.measured import FEWEST_GRADIENTS
 from shardmc.combiners.moments import pooled_count
 from shardmc.engine import ProgramCall
+from shardmc.engine.threads import Threads
 from shardmc.locate import SampledGradients, gradients, gradients_call
 from shardmc.model import Model
 from shardmc.pipeline.stage import Checked, Job, Log, PosteriorDraws, Stage, State, known
@@ -65,11 +67,16 @@ class CheckDraws(Stage):
             job, state, lambda: np.nansum(background["chains"].result().per_shard["ess"], axis=0)
         )
         applicable = [check for check in CHECKS if check.applies(evidence)]
-        with ThreadPoolExecutor(1) as pool:
+        threads = Threads(1, "shardmc-check")
+        try:
             # These run while the device computes the gradients.
-            background |= {c.name: pool.submit(c, evidence) for c in applicable if not c.reads_rows}
+            background |= {
+                c.name: threads.submit(partial(c, evidence)) for c in applicable if not c.reads_rows
+            }
             outcomes = [check(evidence) for check in applicable if check.reads_rows]
-        outcomes += [future.result() for future in background.values()]
+            outcomes += [future.result() for future in background.values()]
+        finally:
+            threads.close()
         certified = next((outcome for outcome in outcomes if outcome.certificate is not None), Outcome(()))
         checked = Checked(
             _shard_table(state, evidence, outcomes),

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 
+from shardmc.compiled import refuse_after_fork
 from shardmc.data import Source
 from shardmc.engine import Engine
 from shardmc.model import Model
@@ -89,6 +90,7 @@ class Driver:
     """Runs the stages of a job one by one and assembles the posterior."""
 
     def __init__(self, folder: Folder | None = None, progress: Progress | None = None) -> None:
+        refuse_after_fork()
         self._folder = Folder(None) if folder is None else folder
         self._progress = progress
         self._seconds: dict[str, float] = {}

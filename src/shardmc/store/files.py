@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,7 +102,9 @@ def not_written(path: Path, error: OSError) -> RunError:
             f"The disk is full: {path} could not be written. Earlier files are intact; "
             "free some space and repeat the call to continue."
         )
-    rest = "Name a file in a folder that exists" if error.errno == errno.ENOENT else "Earlier files are intact"
+    rest = (
+        "Name a file in a folder that exists" if error.errno == errno.ENOENT else "Earlier files are intact"
+    )
     return RunError(f"{path} could not be written: {error.strerror or error}. {rest}.")
 
 
@@ -164,7 +167,21 @@ def save_tree(tree: xr.DataTree, path: str | os.PathLike[str]) -> None:
         _save_zarr(tree, target)
     else:
         # In memory first: HDF5 may crash the process when the disk is full.
-        write_file(target, bytes(tree.to_netcdf(engine="h5netcdf")))
+        with _without_cluster():
+            content = bytes(tree.to_netcdf(engine="h5netcdf"))
+        write_file(target, content)
+
+
+@contextlib.contextmanager
+def _without_cluster() -> Iterator[None]:
+    """Keep xarray from asking the default Dask client, if there is one, for a lock on a file in memory: it has none."""
+    if "dask" not in sys.modules:
+        yield
+        return
+    import dask
+
+    with dask.config.set(scheduler="threads"):
+        yield
 
 
 def load_tree(path: str | os.PathLike[str]) -> xr.DataTree:

@@ -1,0 +1,94 @@
+"""Compiled functions that keep their last few programs only, whatever models and shapes come."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import partial, update_wrapper
+from typing import Any, Generic, TypeVar, final
+
+import jax
+import jax.numpy as jnp
+
+from shardmc.errors import EngineError
+
+T = TypeVar("T")
+
+
+_computed_in: int | None = None
+"""The process in which the first program ran."""
+
+
+def refuse_after_fork() -> None:
+    """Refuse to compute in a process that was forked after JAX had computed: it would wait for threads for ever."""
+    if _computed_in not in (None, os.getpid()):
+        raise EngineError(
+            "This process was forked from one that had already computed with shardmc, and JAX cannot compute in it. "
+            "Start it with multiprocessing.get_context('spawn'), or fork before the first fit."
+        )
+
+
+@final
+class CompiledFor(Generic[T]):
+    """A function compiled by JAX for its first arguments, such as a model, and the shapes of the others.
+
+    `jax.jit` with static arguments would keep every model, and all programs that were ever compiled for it, as long as
+    the process lives. Here the programs that were not used for the longest time are forgotten, and their models with
+    them.
+
+    Parameters
+    ----------
+    function
+        The function to compile.
+    static
+        How many of its first arguments are part of the program. They must be hashable.
+    most
+        How many programs are kept. There is one for each value of these, and for each shape of the other arguments.
+    options
+        Options of `jax.jit`.
+
+    Examples
+    --------
+    >>> power = CompiledFor(lambda exponent, x: x**exponent, static=1, most=8)
+    >>> float(power(3, 2.0)), float(power(2, 3.0)), len(power)
+    (8.0, 9.0, 2)
+    """
+
+    def __init__(self, function: Callable[..., T], *, static: int, most: int, **options: Any) -> None:
+        self._function, self._options = function, options
+        self._static, self._most = static, most
+        self._programs: OrderedDict[Hashable, Callable[..., T]] = OrderedDict()
+        self._lock = threading.Lock()
+        update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> T:
+        global _computed_in
+        refuse_after_fork()
+        _computed_in = os.getpid()
+        known, rest = arguments[: self._static], arguments[self._static :]
+        return self._program(known, rest)(*rest)
+
+    def __len__(self) -> int:
+        """The number of programs that are kept."""
+        return len(self._programs)
+
+    def _program(self, known: tuple[Any, ...], rest: tuple[Any, ...]) -> Callable[..., T]:
+        leaves, structure = jax.tree.flatten(rest)
+        key = (known, structure, tuple(map(_kind, leaves)), jnp.result_type(float))
+        with self._lock:
+            program = self._programs.pop(key, None)
+            if program is None:
+                # A new function each time, because JAX keeps programs as long as the function lives.
+                function = update_wrapper(partial(self._function, *known), self._function)
+                program = jax.jit(function, **self._options)
+            self._programs[key] = program
+            while len(self._programs) > self._most:
+                self._programs.popitem(last=False)
+        return program
+
+
+def _kind(leaf: Any) -> Hashable:
+    """Type and shape of an argument: what a program is compiled for."""
+    return getattr(leaf, "dtype", type(leaf)), getattr(leaf, "shape", ())

@@ -1,0 +1,68 @@
+"""Memory: compiled programs are forgotten with their models, and what a table needs is said before it is read."""
+
+import gc
+import weakref
+
+import numpy as np
+
+import shardmc
+from shardmc.compiled import CompiledFor
+from shardmc.engine.local import run_batch
+from shardmc.locate import precision, terms
+
+
+def number_of_programs() -> int:
+    """Compiled programs that are alive in this process, whoever holds them."""
+    import jax
+
+    gc.collect()
+    return len(jax.devices()[0].client.live_executables())
+
+
+def new_model() -> shardmc.Model:
+    return shardmc.Model(
+        lambda params, rows: -0.5 * (rows - params["mu"]) ** 2,
+        lambda params: -0.5 * params["mu"] ** 2 / 100,
+        {"mu": ()},
+    )
+
+
+def test_the_programs_of_old_models_are_forgotten(monkeypatch):
+    from shardmc.model.validate import _values
+
+    for kept in (run_batch, precision._in_single, precision._in_double, terms._prior_gradients, _values):
+        assert isinstance(kept, CompiledFor)
+        monkeypatch.setattr(kept, "_most", 8 if kept is run_batch else 1)
+    rows = np.random.default_rng(0).normal(2.0, 1.0, 600).astype(np.float32)
+    models, counts = [], []
+    for _ in range(4):
+        model = new_model()
+        models.append(weakref.ref(model))
+        shardmc.fit(model, rows, shards=2, draws=40)
+        del model
+        counts.append(number_of_programs())
+    assert models[0]() is None, "a model that nobody uses is still held"
+    assert counts[3] <= counts[1], "every model leaves programs behind"
+
+
+def test_the_programs_of_other_shapes_are_forgotten(monkeypatch):
+    monkeypatch.setattr(run_batch, "_most", 8)
+    model, generator = new_model(), np.random.default_rng(0)
+    for count in (500, 520, 540, 560):
+        shardmc.fit(model, generator.normal(2.0, 1.0, count).astype(np.float32), shards=2, draws=40)
+        assert len(run_batch) <= 8
+
+
+def test_the_last_programs_are_used_again():
+    traced = []
+
+    def power(exponent, x):
+        traced.append(exponent)
+        return x**exponent
+
+    compiled = CompiledFor(power, static=1, most=2)
+    assert [float(compiled(e, 2.0)) for e in (2, 3, 2, 3)] == [4, 8, 4, 8]
+    assert traced == [2, 3]
+    assert [float(compiled(e, 2.0)) for e in (4, 2)] == [16, 4]  # the first pushed out 2, the second 3
+    assert traced == [2, 3, 4, 2]
+    assert len(compiled) == 2

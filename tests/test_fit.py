@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import shardmc
-from shardmc.engine.local import run_batch
+from shardmc.engine.local import compiled_batch
 from shardmc.errors import OptionError, RunError
 
 ROWS = 3_001
@@ -300,9 +300,9 @@ def test_what_is_prepared_is_what_runs(rows, monkeypatch):
     """Programs prepared in another shape than they are run in would be compiled twice."""
 
     def compiled() -> int:
-        before = len(run_batch)
+        before = len(compiled_batch)
         shardmc.fit(shardmc.Model(log_likelihood, log_prior, {"beta": 3}), rows, shards=5, draws=500)
-        return len(run_batch) - before
+        return len(compiled_batch) - before
 
     ahead = compiled()
     monkeypatch.setattr(shardmc.Local, "prepare", lambda *args: None)

@@ -7,7 +7,7 @@ import numpy as np
 
 import shardmc
 from shardmc.compiled import CompiledFor
-from shardmc.engine.local import run_batch
+from shardmc.engine.local import compiled_batch
 from shardmc.locate import precision, terms
 
 
@@ -30,9 +30,9 @@ def new_model() -> shardmc.Model:
 def test_the_programs_of_old_models_are_forgotten(monkeypatch):
     from shardmc.model.validate import _values
 
-    for kept in (run_batch, precision._in_single, precision._in_double, terms._prior_gradients, _values):
+    for kept in (compiled_batch, precision._in_single, precision._in_double, terms._prior_gradients, _values):
         assert isinstance(kept, CompiledFor)
-        monkeypatch.setattr(kept, "_most", 8 if kept is run_batch else 1)
+        monkeypatch.setattr(kept, "_most", 8 if kept is compiled_batch else 1)
     rows = np.random.default_rng(0).normal(2.0, 1.0, 600).astype(np.float32)
     models, counts = [], []
     for _ in range(4):
@@ -46,11 +46,11 @@ def test_the_programs_of_old_models_are_forgotten(monkeypatch):
 
 
 def test_the_programs_of_other_shapes_are_forgotten(monkeypatch):
-    monkeypatch.setattr(run_batch, "_most", 8)
+    monkeypatch.setattr(compiled_batch, "_most", 8)
     model, generator = new_model(), np.random.default_rng(0)
     for count in (500, 520, 540, 560):
         shardmc.fit(model, generator.normal(2.0, 1.0, count).astype(np.float32), shards=2, draws=40)
-        assert len(run_batch) <= 8
+        assert len(compiled_batch) <= 8
 
 
 def test_the_last_programs_are_used_again():

@@ -12,7 +12,7 @@ import pytest
 import shardmc
 from shardmc.data import Partition, as_source
 from shardmc.engine import Dask, Engine, Local, ProgramCall
-from shardmc.engine.local import default_batch, run_batch
+from shardmc.engine.local import compiled_batch, default_batch
 from shardmc.errors import OptionError
 from shardmc.model.precision import double_precision
 
@@ -167,9 +167,9 @@ def test_a_worker_compiles_a_program_once(client):
 
 
 def compiled():
-    from shardmc.engine.local import run_batch
+    from shardmc.engine.local import compiled_batch
 
-    return len(run_batch)
+    return len(compiled_batch)
 
 
 @pytest.mark.cluster
@@ -288,14 +288,14 @@ def test_what_was_prepared_is_not_compiled_again():
     blocks = as_source({"x": np.arange(40.0)}).split(Partition(5), 0)
     program, per_shard, shared = moments(), (np.ones(5, np.float32), np.arange(5)), {"slope": np.float32(2)}
     engine = Local()
-    before = len(run_batch)
+    before = len(compiled_batch)
     engine.prepare(ProgramCall(program, blocks, per_shard, shared)).result()
-    assert len(run_batch) == before + 1
+    assert len(compiled_batch) == before + 1
     prepared = dict(engine.map(program, blocks, per_shard, shared))
-    assert len(run_batch) == before + 1
+    assert len(compiled_batch) == before + 1
     other = moments()
     unprepared = dict(engine.map(other, blocks, per_shard, shared))
-    assert len(run_batch) == before + 2  # the control: without preparation there is one more
+    assert len(compiled_batch) == before + 2  # the control: without preparation there is one more
     assert {k: float(v["value"]) for k, v in prepared.items()} == {
         k: float(v["value"]) for k, v in unprepared.items()
     }
@@ -321,14 +321,14 @@ def test_preparing_computes_no_shard(engine):
         jax.debug.callback(lambda i: seen.append(int(i)), shard)
         return jnp.sum(weights * rows["x"])
 
-    before = len(run_batch)
+    before = len(compiled_batch)
     engine.prepare(ProgramCall(counted, blocks, np.arange(5), None)).result()
     jax.effects_barrier()
     assert seen == []
     list(engine.map(counted, blocks, np.arange(5), None))
     jax.effects_barrier()
     assert set(seen) == set(range(5))  # the control: the counter counts
-    assert len(run_batch) == before + 1
+    assert len(compiled_batch) == before + 1
 
 
 def test_an_accelerator_gets_fewer_larger_batches_than_cores_do():

@@ -11,7 +11,7 @@ from shardmc.data import as_source
 from shardmc.data.arrays import ArraySource
 from shardmc.data.table import TableSource
 from shardmc.engine import Engine
-from shardmc.engine.local import run_batch
+from shardmc.engine.local import compiled_batch
 from shardmc.errors import RunError
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.stage import Job, Stage
@@ -111,9 +111,9 @@ def test_programs_are_compiled_ahead_for_the_shapes_that_run(model, monkeypatch,
     """With 50 draws of 3 shards there are 51, and the certificate takes gradients at all of them."""
 
     def compiled() -> int:
-        before = len(run_batch)
+        before = len(compiled_batch)
         shardmc.fit(replace_model(), ROWS, shards=3, draws=draws)
-        return len(run_batch) - before
+        return len(compiled_batch) - before
 
     def replace_model():
         return shardmc.Model(log_likelihood, None, {"mu": ()})

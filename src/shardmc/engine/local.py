@@ -6,9 +6,9 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from shardmc.engine.engine import Engine, Program, ProgramCall, T, Tree, by_shar
 from shardmc.engine.threads import Threads
 from shardmc.errors import OptionError
 from shardmc.model.precision import Precision
+from shardmc.model.shared import joined, with_shared
 
 _MOST_PROGRAMS = 64
 """Compiled programs that are kept, one for each kind of shards: about 2 MB each. A fit needs six or more."""
@@ -28,15 +29,34 @@ _MOST_ROWS = 1 << 22
 """The number of rows, in shards that run in parallel, that keep an accelerator busy."""
 
 
-@partial(CompiledFor, static=2, most=_MOST_PROGRAMS)
 def run_batch(program: Program[T], width: int, batch: Batch, per_shard: Tree, shared: Tree, count: int) -> T:
     """Run a program on every shard of a batch. Results are stacked along a first axis.
+
+    If a program needs nothing but the density of its model, models that differ in their numbers only share it.
+    """
+    if not (getattr(program, "density_only", False) and isinstance(batch, Batch)):
+        return compiled_batch(program, width, None, batch, per_shard, shared, count)
+
+    def run(kind: Any, numbers: Any) -> T:
+        return compiled_batch(replace(program, model=kind), width, numbers, batch, per_shard, shared, count)
+
+    return with_shared(run, program.model, batch.rows)
+
+
+@partial(CompiledFor, static=2, most=_MOST_PROGRAMS)
+def compiled_batch(
+    program: Program[T], width: int, numbers: Tree, batch: Batch, per_shard: Tree, shared: Tree, count: int
+) -> T:
+    """Run a program on every shard of a batch, with the numbers of its model.
 
     Shards run one after another (or `width` at a time) in one compiled loop. The body of the loop does not depend on
     the number of shards, so the batch size does not change the draws. A batch may be padded by repeating its last
     shard; only the first `count` shards are needed. With `width=1` the padding shards are skipped, and with `count=0`
     nothing is computed, whatever the width.
     """
+
+    if numbers is not None:
+        program = replace(program, model=joined(program.model, numbers))
 
     def evaluate(i: jax.Array) -> T:
         # Materialised rows use XLA's fused matrix kernels. A lazy slice would not.

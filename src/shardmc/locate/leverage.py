@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +56,7 @@ class InfluentialRows:
 
     model: Model
     most: int
+    density_only: ClassVar = True
 
     def __call__(
         self, rows: Rows, weights: jax.Array, share: jax.Array, shared: tuple[DeviceFrame, jax.Array]

@@ -20,6 +20,7 @@ from shardmc.errors import unknown
 from shardmc.locate.newton import Start, near_mode
 from shardmc.model import Model
 from shardmc.model.precision import Precision, double_precision
+from shardmc.model.shared import joined, with_shared
 from shardmc.target import DeviceFrame
 from shardmc.types import Frame, Rows
 
@@ -123,9 +124,10 @@ class RoundingTerms(NamedTuple):
 
 
 def _rounding(
-    model: Model, num_rows: int, batch: Batch, frame: DeviceFrame, points: jax.Array
+    kind: Any, num_rows: int, numbers: Any, batch: Batch, frame: DeviceFrame, points: jax.Array
 ) -> RoundingTerms:
     """The terms of the log density of a batch's first shard, in the current precision."""
+    model = joined(kind, numbers)
     with jax.default_matmul_precision("highest"):
         rows, weights = batch.take(0)
         groups = min(_GROUPS, weights.shape[0])
@@ -277,7 +279,12 @@ def _terms(model: Model, blocks: Blocks, frame: Frame, points: np.ndarray, *, do
         _, batch = next(iter(blocks.batches([0], 1)))
         real = jnp.result_type(float)
         program = _in_double if double else _in_single
-        terms = program(model, _rows(blocks), batch, DeviceFrame.of(frame), points.astype(real))
+        arguments = (batch, DeviceFrame.of(frame), points.astype(real))
+
+        def run(kind: Any, numbers: Any) -> RoundingTerms:
+            return program(kind, _rows(blocks), numbers, *arguments)
+
+        terms = with_shared(run, model, batch.rows) if isinstance(batch, Batch) else run(model, None)
         return RoundingTerms(*(np.asarray(part, np.float64) for part in terms))
 
 

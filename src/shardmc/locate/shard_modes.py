@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,7 @@ class ShardMode:
 
     model: Model
     max_steps: int = 40
+    density_only: ClassVar = True
 
     def __call__(
         self, rows: Rows, weights: jax.Array, start: jax.Array, frame: DeviceFrame

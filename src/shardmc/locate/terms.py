@@ -19,6 +19,7 @@ from shardmc.data.source import Blocks
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
+from shardmc.model.shared import joined, with_shared
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Frame, Gradients, Mode, Rows
 
@@ -31,6 +32,7 @@ class SubposteriorTerms:
     """
 
     model: Density
+    density_only: ClassVar = True
     rows_together: ClassVar = 1 << 20
     """For shards in parallel on an accelerator: second derivatives need much memory per row."""
 
@@ -161,6 +163,7 @@ class LikelihoodTerms:
     """Program: gradient and curvature of one shard's log-likelihood at a frame's centre, in its coordinates."""
 
     model: Model
+    density_only: ClassVar = True
 
     def __call__(
         self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame
@@ -247,6 +250,7 @@ class LikelihoodGradients:
     """Program: gradients of a shard's weighted log-likelihood at many points of a frame, (point, dim)."""
 
     model: Model
+    density_only: ClassVar = True
 
     def __call__(
         self, rows: Rows, weights: jax.Array, shard: None, shared: tuple[DeviceFrame, jax.Array]
@@ -261,7 +265,8 @@ class LikelihoodGradients:
 
 
 @partial(CompiledFor, static=1, most=8)
-def _prior_gradients(model: Model, frame: DeviceFrame, points: jax.Array) -> jax.Array:
+def _prior_gradients(kind: Any, numbers: Any, frame: DeviceFrame, points: jax.Array) -> jax.Array:
+    model = joined(kind, numbers)
     return jax.vmap(jax.grad(lambda u: model.log_prior(frame.to_theta(u))))(points)
 
 
@@ -274,7 +279,7 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     inverse = np.linalg.inv(frame.basis)
     u = jnp.asarray((points - frame.center) @ inverse.T, jnp.result_type(float))
     device = DeviceFrame.of(frame)
-    total = np.array(_prior_gradients(model, device, u), np.float64)
+    total = np.array(with_shared(_prior_gradients, model, None, device, u), np.float64)
     results = engine.map(LikelihoodGradients(model), blocks, None, (device, u))
     for shard, part in in_order(results, range(blocks.num_shards)):
         total += blocks.shares[shard] * np.asarray(part, np.float64)
@@ -326,7 +331,7 @@ class SampledGradients:
         device = DeviceFrame.of(frame)
         u = (points - whole.center) @ inverse.T
         at = jnp.asarray(u, jnp.result_type(float))
-        prior = np.asarray(_prior_gradients(self.model, device, at), np.float64)
+        prior = np.asarray(with_shared(_prior_gradients, self.model, None, device, at), np.float64)
         results = self.engine.map(
             LikelihoodGradients(self.model), self.shards, None, (device, at), self.sample
         )

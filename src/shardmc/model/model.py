@@ -129,6 +129,8 @@ class Model(Coordinates, Recipe):
         self.log_prior_function = log_prior
         self.derived_function = derived
         self.initial: np.ndarray = self._initial(initial or {})
+        self.shared_forms: dict[Any, Any] = {}  # see `model.shared`
+        self.numbers_are_fixed = False
         self._token = uuid.uuid4().hex
         _models[self._token] = self
 

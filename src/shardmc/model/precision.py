@@ -130,10 +130,11 @@ def _results(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
         return [replacement(*values)]
     if any(map(_has_replacement, _called(equation))):
         return _call(equation, values)
-    return _unchanged(equation, values)
+    return run_step(equation, values)
 
 
-def _unchanged(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+def run_step(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+    """The results of one step of a traced program."""
     bound = equation.primitive.get_bind_params(equation.params)
     # Older versions of JAX return the functions that a primitive calls separately.
     functions, params = bound if isinstance(bound, tuple) else ((), bound)
@@ -162,7 +163,7 @@ def _call(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
     if len(inner) == 1 and len(inner[0].jaxpr.invars) == len(values):
         # A call of a compiled function, or of one with its own derivative.
         return _replay_closed(inner[0], *values)
-    return _unchanged(equation, values)  # a while loop
+    return run_step(equation, values)  # a while loop
 
 
 def _has_replacement(jaxpr: Jaxpr) -> bool:

@@ -45,8 +45,13 @@ def traced_fingerprint(function: Callable[..., Any], *args: Any) -> str:
     except Exception:
         closed, shape = _trace(function, args, double=False)
     structures = f"{jax.tree.structure(args)} -> {jax.tree.structure(shape)}"
-    program = _Programs().closed(closed)
+    program = hash_program(closed)
     return hashlib.sha256(f"{without_addresses(structures)} {program}".encode()).hexdigest()[:32]
+
+
+def hash_program(program: ClosedJaxpr) -> str:
+    """Hash of a traced program: its steps and its constants, not the names of its functions and variables."""
+    return _Programs().closed(program)
 
 
 def _trace(function: Callable[..., Any], args: Any, *, double: bool) -> tuple[ClosedJaxpr, Any]:

@@ -14,6 +14,7 @@ from shardmc.compiled import CompiledFor
 from shardmc.errors import ModelError
 from shardmc.model.model import Model
 from shardmc.model.parameter import refuse_alike
+from shardmc.model.shared import joined, with_shared
 from shardmc.model.user_functions import MissingEntry, TwoSamples, WatchedDict, calling, num_rows, two_samples
 from shardmc.types import Rows
 
@@ -141,8 +142,9 @@ def _check_derived(model: Model, result: Any) -> None:
 
 
 @partial(CompiledFor, static=1, most=8)
-def _values(model: Model, thetas: jax.Array, first: Rows, second: Rows) -> tuple[jax.Array, ...]:
+def _values(kind: Any, numbers: Any, thetas: jax.Array, first: Rows, second: Rows) -> tuple[jax.Array, ...]:
     """Log prior and gradient at the first point, and the rows' log-likelihoods at all points for both samples."""
+    model = joined(kind, numbers)
 
     def log_posterior(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
         prior = model.log_prior(theta)
@@ -159,7 +161,8 @@ def _check_values(model: Model, samples: TwoSamples) -> None:
     thetas = np.stack([model.initial + step * direction for step in STEPS])
 
     with calling("The model"), jax.default_matmul_precision("highest"):
-        results = _values(model, jnp.asarray(thetas, jnp.result_type(float)), samples.first, samples.second)
+        at = jnp.asarray(thetas, jnp.result_type(float))
+        results = with_shared(_values, model, samples.first, at, samples.first, samples.second)
     prior, gradient, whole, part = (np.asarray(x) for x in results)
     _check_start(model, samples, prior, gradient, whole[0])
     _check_independence(whole[:, samples.index], part)

@@ -102,6 +102,10 @@ class _SampleShard:
     sampler: Sampler
     num_draws: int
 
+    @property
+    def density_only(self) -> bool:
+        return not self.sampler.uses_rows
+
     def __call__(
         self, rows: Rows, weights: jax.Array, shard: _Own, shared: tuple[jax.Array, Tuning]
     ) -> Chains:
@@ -117,6 +121,10 @@ class _TuneShard:
 
     model: Model
     sampler: Sampler
+
+    @property
+    def density_only(self) -> bool:
+        return not self.sampler.uses_rows
 
     def __call__(self, rows: Rows, weights: jax.Array, shard: _Own, key: jax.Array) -> Tuning:
         frame, power, index = shard

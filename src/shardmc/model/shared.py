@@ -1,0 +1,238 @@
+"""Models that compute the same, but for their numbers, share compiled programs: the numbers are arguments of them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+
+from shardmc.model.model import Density, Model
+from shardmc.model.precision import run_step
+from shardmc.model.traced import hash_program
+from shardmc.types import Rows
+
+_ROWS = 8
+"""The number of rows for which functions are compared before any program needs them."""
+
+Numbers = tuple[Any, tuple[Any, ...]]
+"""The single numbers of a function, and its arrays."""
+
+
+class Unshared(Exception):
+    """A function's numbers depend on the number of rows, so they cannot be arguments of a program."""
+
+
+@final
+class SharedFunction:
+    """A traced function without its numbers, which are arguments. Functions of equal steps are the same object.
+
+    The numbers are arrays that the function holds, and those of its single numbers that meet no row: the scale of a
+    prior, for example. Numbers that are combined with rows stay part of the program, which is faster.
+    """
+
+    _all: ClassVar[weakref.WeakValueDictionary[str, SharedFunction]] = weakref.WeakValueDictionary()
+    _lock: ClassVar = threading.Lock()
+
+    def __init__(self, function: Callable[..., Any], numbers: Numbers) -> None:
+        self._function, self._numbers = function, numbers
+        self._traced: dict[Any, ClosedJaxpr] = {}
+        self._hashes: dict[Any, str] = {}
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *args: Any) -> tuple[SharedFunction, Numbers]:
+        """The shared form of a function of theta (and rows), and its numbers. `args` are abstract."""
+        closed = _trace(function, args)
+        numbers, key = _numbers(closed), _hash(closed, args)
+        with cls._lock:
+            shared = cls._all.get(key)
+            if shared is None:
+                shared = cls._all[key] = cls(function, numbers)
+                return shared, numbers
+        # Programs exist for some numbers of rows. There, too, both functions must have the same steps.
+        for seen, expected in list(shared._hashes.items()):
+            there = seen.abstract()
+            other = _trace(function, there)
+            if _hash(other, there) != expected or not _equal(_numbers(other), numbers):
+                raise Unshared
+        return shared, numbers
+
+    def __call__(self, numbers: Numbers, *args: Any) -> jax.Array:
+        """The value of the function with these numbers."""
+        shape = _Shape.of(args)
+        if shape not in self._traced:
+            closed = _trace(self._function, shape.abstract())
+            if not _equal(_numbers(closed), self._numbers):
+                raise Unshared
+            self._hashes[shape] = _hash(closed, args)
+            self._traced[shape] = closed
+        (result,) = _fill(self._traced[shape], numbers, jax.tree.leaves(args))
+        return result
+
+
+@final
+@dataclass(frozen=True)
+class SharedDensity:
+    """A model as programs see it: steps that are part of the program, and numbers that are its arguments."""
+
+    prior: SharedFunction
+    likelihood: SharedFunction | None
+    dim: int
+    numbers: tuple[Numbers, Numbers | None] | None = field(default=None, compare=False)
+
+    def log_prior(self, theta: Any) -> jax.Array:
+        assert self.numbers is not None
+        return self.prior(self.numbers[0], theta)
+
+    def log_likelihood(self, theta: Any, rows: Rows) -> jax.Array:
+        assert self.numbers is not None
+        assert self.likelihood is not None
+        assert self.numbers[1] is not None
+        return self.likelihood(self.numbers[1], theta, rows)
+
+
+def split(model: Density, rows: Rows | None) -> tuple[Any, Any]:
+    """What of a model is part of a program, and the numbers that are its arguments.
+
+    Parameters
+    ----------
+    model
+        The model.
+    rows
+        Rows of the structure that it will read; None if only the prior is needed.
+    """
+    if not isinstance(model, Model) or model.numbers_are_fixed:
+        return model, None
+    key = (_structure(rows), jnp.result_type(float))
+    if key not in model.shared_forms:
+        try:
+            model.shared_forms[key] = _shared(model, rows)
+        except Exception:  # a mistake in the model is reported where the model is used
+            model.numbers_are_fixed = True
+            return model, None
+    return model.shared_forms[key]
+
+
+def joined(kind: Any, numbers: Any) -> Any:
+    """The density that `split` took apart, inside a program."""
+    return replace(kind, numbers=numbers) if isinstance(kind, SharedDensity) else kind
+
+
+def with_shared(function: Callable[..., Any], model: Any, rows: Rows | None, *args: Any) -> Any:
+    """function(kind, numbers, *args) of a compiled function that joins the two to a density."""
+    kind, numbers = split(model, rows)
+    try:
+        return function(kind, numbers, *args)
+    except Unshared:
+        model.numbers_are_fixed = True
+        return function(model, None, *args)
+
+
+def _shared(model: Model, rows: Rows | None) -> tuple[SharedDensity, tuple[Numbers, Numbers | None]]:
+    real = jnp.result_type(float)
+    theta = jax.ShapeDtypeStruct((model.dim,), real)
+    prior, numbers = SharedFunction.of(model.log_prior, theta)
+    if rows is None:
+        return SharedDensity(prior, None, model.dim), (numbers, None)
+
+    def few(leaf: Any) -> jax.ShapeDtypeStruct:
+        # As `data.source.wide` gives them to programs.
+        is_real = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jax.ShapeDtypeStruct((_ROWS, *leaf.shape[1:]), real if is_real else leaf.dtype)
+
+    likelihood, more = SharedFunction.of(model.log_likelihood, theta, jax.tree.map(few, rows))
+    return SharedDensity(prior, likelihood, model.dim), (numbers, more)
+
+
+def _structure(rows: Rows | None) -> Any:
+    leaves, tree = jax.tree.flatten(rows)
+    return tree, tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Structure, shapes and types of arguments."""
+
+    tree: Any
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]
+
+    @staticmethod
+    def of(args: Any) -> _Shape:
+        leaves, tree = jax.tree.flatten(args)
+        return _Shape(tree, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
+
+    def abstract(self) -> Any:
+        return jax.tree.unflatten(self.tree, [jax.ShapeDtypeStruct(*leaf) for leaf in self.leaves])
+
+
+def _trace(function: Callable[..., Any], args: Any) -> ClosedJaxpr:
+    # In the precision in which programs are traced. A new function, because JAX keeps what it traced for a function as
+    # long as the function lives.
+    with jax.default_matmul_precision("highest"):
+        return jax.make_jaxpr(lambda *args: function(*args))(*args)
+
+
+def _hash(closed: ClosedJaxpr, args: Any) -> str:
+    """The hash of a function's steps, without its numbers."""
+    leaves = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(args)]
+    open_form = jax.make_jaxpr(lambda numbers, args: _fill(closed, numbers, args))(_numbers(closed), leaves)
+    return f"{jax.tree.structure(args)} {hash_program(open_form)}"
+
+
+def _numbers(closed: ClosedJaxpr) -> Numbers:
+    single = [closed.jaxpr.eqns[step].invars[place].val for step, place in _holes(closed)]
+    arrays = tuple(
+        np.asarray(value).astype(variable.aval.dtype)
+        for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)
+    )
+    return np.array(single, jnp.result_type(float)), arrays
+
+
+def _holes(closed: ClosedJaxpr) -> Iterator[tuple[int, int]]:
+    """The single numbers that are taken out, by step and place: real ones, in steps that no row takes part in."""
+    real = jnp.result_type(float)
+    met = set(closed.jaxpr.invars[1:])  # all but theta
+    for number, step in enumerate(closed.jaxpr.eqns):
+        inputs = [atom for atom in step.invars if not isinstance(atom, Literal)]
+        if any(atom in met for atom in inputs):
+            met.update(step.outvars)
+        elif step.primitive.name != "pow":  # x**2 is faster than x**a
+            for place, atom in enumerate(step.invars):
+                if isinstance(atom, Literal) and atom.aval.shape == () and atom.aval.dtype == real:
+                    yield number, place
+
+
+def _fill(closed: ClosedJaxpr, numbers: Numbers, args: Sequence[Any]) -> list[Any]:
+    """Compute a traced function step by step, with other numbers."""
+    single, arrays = numbers
+    holes = {hole: number for number, hole in enumerate(_holes(closed))}
+    values: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, arrays, strict=True))
+    values.update(zip(closed.jaxpr.invars, args, strict=True))
+
+    def read(atoms: Sequence[Any], number: int = -1) -> list[Any]:
+        return [
+            single[holes[number, place]]
+            if (number, place) in holes
+            else atom.val
+            if isinstance(atom, Literal)
+            else values[atom]
+            for place, atom in enumerate(atoms)
+        ]
+
+    for number, step in enumerate(closed.jaxpr.eqns):
+        values.update(zip(step.outvars, run_step(step, read(step.invars, number)), strict=True))
+    return read(closed.jaxpr.outvars)
+
+
+def _equal(one: Numbers, two: Numbers) -> bool:
+    leaves = [jax.tree.leaves(numbers) for numbers in (one, two)]
+    return len(leaves[0]) == len(leaves[1]) and all(
+        a.shape == b.shape and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=True)
+        for a, b in zip(*leaves, strict=True)
+    )

@@ -1,0 +1,161 @@
+"""Models that differ in their numbers only share compiled programs, and each computes with its own numbers."""
+
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shardmc
+from shardmc.model.shared import SharedDensity, joined, split, with_shared
+
+ROWS = {"x": np.linspace(-1, 1, 40, dtype=np.float32), "y": np.arange(40, dtype=np.float32)}
+
+
+def normal(scale, center=0.0, table=(1.0, 2.0), power=2.0):
+    """A model with numbers of every kind: in the prior, in the likelihood before it meets rows, and an array."""
+    table = np.array(table)
+
+    def log_likelihood(params, rows):
+        mean = params["a"] / scale + params["b"] * rows["x"]
+        return -0.5 * (rows["y"] - mean) ** 2 + jnp.sum(jnp.asarray(table) * params["a"])
+
+    def log_prior(params):
+        return -0.5 * jnp.abs((params["a"] - center) / scale) ** power - 0.5 * params["b"] ** 2
+
+    return shardmc.Model(log_likelihood, log_prior, {"a": (), "b": ()})
+
+
+def values(kind, numbers, theta, rows):
+    density = joined(kind, numbers)
+    return density.log_prior(theta), jax.grad(lambda t: jnp.sum(density.log_likelihood(t, rows)))(theta)
+
+
+def check_values(model):
+    theta = jnp.array([0.3, -0.7])
+    found = with_shared(jax.jit(values, static_argnums=0), model, ROWS, theta, ROWS)
+    expected = values(model, None, theta, ROWS)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+
+
+MODELS = {
+    "scale": normal(3.0),
+    "centre": normal(2.0, 5.0),
+    "array": normal(2.0, table=(3.0, 4.0)),
+    "all": normal(0.5, -1.0, (0.0, -1.0)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_numbers_are_arguments_of_the_same_program(name):
+    first = normal(2.0)
+    kind, numbers = split(first, ROWS)
+    other, more = split(MODELS[name], ROWS)
+    assert isinstance(kind, SharedDensity)
+    assert kind == other
+    assert not all(map(np.array_equal, jax.tree.leaves(numbers), jax.tree.leaves(more)))
+    check_values(first)
+    check_values(MODELS[name])  # fails if it computed with the first one's numbers
+
+
+def test_other_steps_are_another_program():
+    kinds = {
+        split(model, ROWS)[0] for model in (normal(2.0), normal(2.0, power=3.0), normal(2.0, table=(1.0,)))
+    }
+    assert len(kinds) == 3
+
+
+def test_numbers_that_meet_rows_stay_in_the_program():
+    """They are faster there. Models that differ in them share nothing."""
+
+    def model(factor):
+        return shardmc.Model(lambda params, rows: -((rows["y"] * factor - params["a"]) ** 2), None, {"a": ()})
+
+    assert split(model(2.0), ROWS)[0] != split(model(3.0), ROWS)[0]
+    assert split(model(2.0), ROWS)[0] == split(model(2.0), ROWS)[0]
+
+
+def by_rows(function):
+    """A model whose likelihood is a function of the parameter and the number of rows."""
+    return shardmc.Model(
+        lambda params, rows: -((rows["y"] - function(params["a"], rows["y"].shape[0])) ** 2),
+        lambda params: -(params["a"] ** 2),
+        {"a": ()},
+    )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda a, n: a * (1 / n), lambda a, n: a + np.arange(n), lambda a, n: a * (2.0 if n < 20 else 3.0)],
+)
+def test_numbers_that_depend_on_the_number_of_rows_are_not_taken_out(function):
+    model = by_rows(function)
+    theta = jnp.array([0.3])
+    found = with_shared(jax.jit(values, static_argnums=0), model, ROWS, theta, ROWS)
+    np.testing.assert_allclose(found[1], values(model, None, theta, ROWS)[1], rtol=1e-5)
+    assert model.numbers_are_fixed
+
+
+def test_a_model_that_differs_only_for_many_rows_is_another():
+    """Both compute the same for the few rows by which models are compared first."""
+    plain, branching = by_rows(lambda a, n: 2.0 * a), by_rows(lambda a, n: 2.0 * a if n < 20 else jnp.sin(a))
+    theta = jnp.array([0.3])
+    program = jax.jit(values, static_argnums=0)
+    with_shared(program, plain, ROWS, theta, ROWS)
+    found = with_shared(program, branching, ROWS, theta, ROWS)
+    np.testing.assert_allclose(found[1], values(branching, None, theta, ROWS)[1], rtol=1e-5)
+    assert branching.numbers_are_fixed
+
+
+@pytest.fixture
+def compilations():
+    """A list that grows with every program that XLA compiles or loads from a cache."""
+    found = []
+
+    def listen(event, duration, **_):
+        if event.endswith("backend_compile_duration"):
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_fits_of_models_that_differ_in_their_numbers_compile_nothing(compilations):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(1.0, size=4_000).astype(np.float32)
+
+    def fitted(scale):
+        model = shardmc.Model(
+            lambda params, y: -0.5 * (y - params["mu"]) ** 2,
+            lambda params: -0.5 * (params["mu"] / scale) ** 2,
+            {"mu": ()},
+        )
+        return shardmc.fit(model, rows, shards=4, draws=400)
+
+    wide = fitted(10.0)
+    assert compilations
+    compilations.clear()
+    narrow = fitted(0.01)
+    assert not compilations
+    exact = {scale: rows.sum() / (len(rows) + scale**-2) for scale in (10.0, 0.01)}
+    error = 6 / np.sqrt(len(rows) * 400)  # six standard errors
+    assert abs(wide.draws["mu"].mean() - exact[10.0]) < error
+    assert abs(narrow.draws["mu"].mean() - exact[0.01]) < error
+    assert abs(exact[10.0] - exact[0.01]) > 10 * error
+
+
+def test_formulas_with_other_names_and_priors_compile_nothing(compilations):
+    rng = np.random.default_rng(0)
+
+    def fitted(name, scale):
+        table = {name: rng.normal(size=2_000), "z": rng.normal(size=2_000)}
+        table["count"] = rng.poisson(np.exp(0.3 * table[name] + 0.1 * table["z"]))
+        priors = {name: f"normal(0, {scale})"}
+        return shardmc.glm(f"count ~ {name} + z", table, "poisson", priors, shards=2, draws=100, keep=None)
+
+    fitted("x", 2)
+    compilations.clear()
+    posterior = fitted("speed", 1)
+    assert not compilations
+    assert abs(posterior.draws["speed"].mean() - 0.3) < 0.2

@@ -35,7 +35,7 @@ from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, LocateSh
 from shardmc.posterior import Posterior, ShardTable, load
 from shardmc.sample import Auto, Sampler, ShardChains
 from shardmc.sample import sampler as named_sampler
-from shardmc.seeds import Purpose, derived_seed
+from shardmc.seeds import Purpose, checked_seed, derived_seed
 from shardmc.types import Data, Frame, Gradients, Located, Mode, Progress
 
 _STEPS = 10
@@ -270,12 +270,10 @@ def _known(earlier: Posterior, seed: int | None) -> tuple[Mode, int]:
             "Nothing can be appended to this posterior, because it has no mode and curvature of all rows. Fit all rows "
             "from scratch."
         )
-    if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
-        raise OptionError(f"seed must be a whole number that is not negative, not {seed!r}.")
     if seed is None:
         # Not the posterior's own: its first shards would share their random numbers with the new ones.
         seed = derived_seed(earlier.plan.seed, Purpose.APPEND, earlier.plan.rows)
-    return Mode(earlier.mode, earlier.curvature, np.nan, 0.0), int(seed)
+    return Mode(earlier.mode, earlier.curvature, np.nan, 0.0), checked_seed(seed)
 
 
 def _check_old_weights(earlier: Posterior, old_data: Data, old_weights: Any) -> None:

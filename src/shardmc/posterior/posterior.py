@@ -358,7 +358,11 @@ def load(path: str | Path) -> Posterior:
                 "Repeat the call that made it to continue the run."
             )
         path = path / "posterior.nc"
-    return Posterior.from_tree(load_tree(path, checksum=True))
+    tree = load_tree(path, checksum=True)
+    try:
+        return Posterior.from_tree(tree)
+    except RunError as error:
+        raise RunError(f"{path} cannot be used. {error}") from error
 
 
 def _r_hat(chained: np.ndarray) -> np.ndarray:

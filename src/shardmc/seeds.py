@@ -6,6 +6,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from shardmc.errors import OptionError
+
 
 class Purpose(IntEnum):
     """The uses of a seed. The numbers are part of the draws: a new purpose takes a new number."""
@@ -24,6 +26,18 @@ class Purpose(IntEnum):
     SUBSAMPLE = 12
     PROPAGATE = 13
     EFFECTS = 14
+
+
+def checked_seed(seed: object) -> int:
+    """A seed, or an OptionError. In single precision JAX would use the last 32 bits of a larger one.
+
+    >>> checked_seed(2**70)
+    Traceback (most recent call last):
+    shardmc.errors.OptionError: seed must be a whole number from 0 to 2^32 - 1, not 1180591620717411303424.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 32:
+        raise OptionError(f"seed must be a whole number from 0 to 2^32 - 1, not {seed!r}.")
+    return int(seed)
 
 
 def generator(seed: int, purpose: Purpose) -> np.random.Generator:

@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xarray as xr
 
 import shardmc
 from shardmc.data import Partition, as_source
 from shardmc.data.scratch import ScratchSink
-from shardmc.errors import DataError, RunError
+from shardmc.errors import DataError, OptionError, RunError
 
 ROWS = 4_000
 
@@ -252,3 +253,76 @@ def test_a_data_folder_with_a_link_to_itself_or_to_nothing_is_refused(tmp_path, 
     (folder / "gone.parquet").symlink_to(tmp_path / "nothing.parquet")
     with pytest.raises(DataError, match="points to nothing"):
         as_source(folder)
+
+
+# Results on disk.
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_a_flipped_bit_anywhere_in_a_result_is_refused(fitted, tmp_path):
+    content = fitted.save(tmp_path / "posterior.nc").read_bytes()
+    np.testing.assert_array_equal(shardmc.load(tmp_path / "posterior.nc").theta, fitted.theta)
+    bits = np.random.default_rng(1).integers(0, 8 * len(content), 40)
+    at_the_end = [8 * len(content) - 1 - n for n in range(0, 900, 30)]
+    for bit in (*bits.tolist(), *at_the_end):
+        (tmp_path / "posterior.nc").write_bytes(flipped(content, bit))
+        with pytest.raises(RunError, match=r"posterior\.nc"):
+            shardmc.load(tmp_path / "posterior.nc")
+    (tmp_path / "posterior.nc").write_bytes(flipped(content, 4 * len(content)))
+    with pytest.raises(RunError, match=r"posterior\.nc"):
+        shardmc.combine([tmp_path / "posterior.nc"], combiner="consensus")
+
+
+@pytest.mark.parametrize("cut", [1, 40, 100, 5_000])
+def test_a_result_that_was_cut_short_is_refused(fitted, tmp_path, cut):
+    content = fitted.save(tmp_path / "posterior.nc").read_bytes()
+    (tmp_path / "posterior.nc").write_bytes(content[:-cut])
+    with pytest.raises(RunError, match=r"posterior\.nc"):
+        shardmc.load(tmp_path / "posterior.nc")
+
+
+def test_a_result_that_another_program_wrote_again_says_how_to_read_it(fitted, tmp_path):
+    path = fitted.save(tmp_path / "posterior.nc")
+    with xr.open_datatree(path, engine="h5netcdf") as tree:  # other programs read the file as it is
+        tree.load().to_netcdf(tmp_path / "again.nc", engine="h5netcdf")
+    with pytest.raises(RunError, match=r"has no checksum.*Posterior\.from_tree\(xarray\.open_datatree"):
+        shardmc.load(tmp_path / "again.nc")
+    with xr.open_datatree(tmp_path / "again.nc", engine="h5netcdf") as tree:
+        np.testing.assert_array_equal(shardmc.Posterior.from_tree(tree.load()).theta, fitted.theta)
+
+
+def test_a_flipped_bit_in_a_file_of_a_site_is_refused(table, tmp_path):
+    rows = {name: table[name] for name in ("x", "y")}
+    shardmc.sample_shard(MODEL, rows, share=1.0, draws=40, sampler="independence", path=tmp_path / "site.nc")
+    content = (tmp_path / "site.nc").read_bytes()
+    (tmp_path / "site.nc").write_bytes(flipped(content, 8 * (len(content) - 500)))
+    with pytest.raises(RunError, match=r"site\.nc"):
+        shardmc.combine_sites([tmp_path / "site.nc"])
+
+
+# Rows with weights.
+
+
+def test_appending_to_a_weighted_posterior_needs_the_old_weights(table):
+    old = {name: table[name][:400] for name in ("x", "y")}
+    new = {name: table[name][400:] for name in ("x", "y")}
+    weights = table["w"][:400]
+    first = shardmc.fit(MODEL, old, weights=weights, **FEW)
+    few = {"shards": 1, "check": False, "sampler": "independence"}
+    with pytest.raises(OptionError, match=r"weights.*old_weights="):
+        shardmc.append(first, MODEL, new, old_data=old, **few)
+    with pytest.raises(OptionError, match="give both, or neither"):
+        shardmc.append(first, MODEL, new, old_weights=weights, **few)
+    both = shardmc.append(first, MODEL, new, old_data=old, old_weights=weights, **few)
+    precision = 1 + 3 * np.sum(old["x"] ** 2) + np.sum(new["x"] ** 2)
+    mean = (3 * np.sum(old["x"] * old["y"]) + np.sum(new["x"] * new["y"])) / precision
+    np.testing.assert_allclose(both.mode, [mean], rtol=1e-4)
+    plain = shardmc.fit(MODEL, old, **FEW)
+    with pytest.raises(OptionError, match="without weights"):
+        shardmc.append(plain, MODEL, new, old_data=old, old_weights=weights, **few)
+    assert shardmc.append(plain, MODEL, new, weights=np.full(200, 2.0), **few).plan.weighted

@@ -20,6 +20,7 @@ from shardmc.combiners.recenter import Recenter
 from shardmc.combiners.weierstrass import Weierstrass
 from shardmc.errors import OptionError, RunError, unknown
 from shardmc.names import shown, stored
+from shardmc.seeds import checked_seed
 from shardmc.types import Combiner, Located, ShardDraws
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def combine(
     values, layout = read_shards(draws, names)
     share = None if shares is None else np.asarray(shares, dtype=np.float64)
     shards = ShardDraws.of(values, share, chosen.scaling)
-    combined = chosen(shards, located, np.random.default_rng(seed))
+    combined = chosen(shards, located, np.random.default_rng(checked_seed(seed)))
     label = combiner if isinstance(combiner, str) else type(combiner).__name__
     notes = (*far_shards(shards), *combined.notes)
     return CombinedDraws(combined.values, layout, combined.shard, notes, label)

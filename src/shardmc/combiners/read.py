@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmc.checksum import verify_checksum
 from shardmc.errors import OptionError, RunError
 from shardmc.names import clash
 from shardmc.untrusted import refuse_special, refuse_unsafe_netcdf
@@ -226,6 +227,7 @@ def _from_file(path: Path) -> dict[str, np.ndarray]:
     if not name.endswith(_NETCDF):
         raise RunError(f"{str(path)!r} is neither netCDF ({', '.join(_NETCDF)}) nor CSV ({', '.join(_CSV)}).")
     refuse_unsafe_netcdf(path)
+    verify_checksum(path, required=False)
     try:
         tree = xr.open_datatree(path, engine="h5netcdf")
     except (OSError, ValueError) as error:

@@ -48,7 +48,10 @@ class ArraySource(Source):
     def __init__(self, data: Rows, columns: Sequence[str] | None = None) -> None:
         self._data = data
         self.is_table = isinstance(data, Mapping) and all(isinstance(name, str) for name in data)
-        paths, _ = jax.tree_util.tree_flatten_with_path(data)
+        try:
+            paths, _ = jax.tree_util.tree_flatten_with_path(data)
+        except ValueError as error:  # JAX sorts the names
+            raise DataError("The names in a dictionary of arrays must all be texts.") from error
         self._leaves: dict[Any, np.ndarray | jax.Array] = {
             path: _array(leaf_name(path), leaf) for path, leaf in paths
         }

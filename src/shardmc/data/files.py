@@ -18,6 +18,7 @@ import pyarrow.csv as pacsv
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from shardmc.data.columns import refuse_repeated
 from shardmc.data.folders import local_files
 from shardmc.data.hashing import fingerprint_of
 from shardmc.data.quotes import UnclosedQuoteError, find_line_breaks
@@ -178,6 +179,7 @@ class CsvReader(TableReader):
         try:
             with self._open(None) as reader:
                 if not self.types:
+                    refuse_repeated(reader.schema.names)
                     self.types = {field.name: field.type for field in reader.schema}
                 for batch in reader:
                     self.num_rows += batch.num_rows
@@ -263,6 +265,11 @@ class ParquetReader(TableReader):
             raise DataError(f"The table {str(location)!r} is empty: it has no rows.")
 
     def _join_schema(self, file: File, schema: pa.Schema) -> None:
+        refuse_repeated(schema.names)
+        for key in file.keys.keys() & set(schema.names):
+            self._conflicts[key] = (
+                f"Column {key!r} is in {file.name!r} and in the name of its folder; rename one of them."
+            )
         types = {field.name: field.type for field in schema}
         if not self.types:
             self.types = types

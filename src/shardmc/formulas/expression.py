@@ -68,7 +68,19 @@ class Transform:
                 f"{_source(node)!r} is not allowed: options of {function} must be plain numbers, texts or lists."
             ) from None
         frozen = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in named)
-        return Transform(function, _source(node), _source(node.args[0]), positional, frozen)
+        transform = Transform(function, _source(node), _source(node.args[0]), positional, frozen)
+        transform.check()
+        return transform
+
+    def check(self) -> None:
+        """Refuse options of center, scale and standardize that are not of their kind."""
+        for name, value in self._options().items() if self.function in _SCALINGS else ():
+            wanted = "a whole number" if name == "ddof" else "True, False or a number"
+            if not isinstance(value, int if name == "ddof" else int | float):
+                raise ModelError(f"{self.key!r} is not allowed: {name} must be {wanted}.")
+
+    def _options(self) -> dict[str, Any]:
+        return dict(zip(_SCALINGS[self.function], self.positional, strict=False)) | dict(self.named)
 
     def state(self, moments: Moments) -> dict[str, Any]:
         """What it must know of all rows, given the moments of its argument.
@@ -82,8 +94,7 @@ class Transform:
         return self._scaling(moments) if self.function in _SCALINGS else {}
 
     def _scaling(self, moments: Moments) -> dict[str, Any]:
-        order = _SCALINGS[self.function]
-        options = dict(zip(order, self.positional, strict=False)) | dict(self.named)
+        options = self._options()
         by = options.get("rescale", options.get("scale", self.function != "center"))
         center = options.get("center", True)
         middle = float(moments.mean) if center is True else None if center is False else float(center)
@@ -271,8 +282,24 @@ class _Checker:
         if not isinstance(node.func, ast.Attribute) and name not in known:
             functions = ", ".join([*sorted(known), "np.log and other functions of NumPy"])
             raise self._refusal(node.func, f"it is not a known function; the known ones are {functions}")
-        if name in _TRANSFORMS | {"C"} and not node.args:
+        if name in _TRANSFORMS | {"C"} and (not node.args or isinstance(node.args[0], ast.Constant)):
             raise self._refusal(node, "it needs a column to be applied to")
+        if name == "C":
+            self._check_category(node)
+
+    def _check_category(self, node: ast.Call) -> None:
+        """Options of C(...): a coding, and a list of levels."""
+        options = {k.arg: k.value for k in node.keywords}
+        levels = options.get("levels")
+        listed = isinstance(levels, ast.List | ast.Tuple) and all(map(_is_plain, levels.elts))
+        if levels is not None and not listed:
+            raise self._refusal(node, "levels must be a list of levels, such as ['a', 'b']")
+        coding = node.args[1] if len(node.args) > 1 else options.get("contrasts")
+        function = coding.func if isinstance(coding, ast.Call) else coding
+        bare = isinstance(coding, ast.Name) and coding.id in _CONTRASTS - {"Treatment"}
+        called = coding is not function and isinstance(function, ast.Name) and function.id in _CONTRASTS
+        if coding is not None and not (bare or called or isinstance(function, ast.Attribute)):
+            raise self._refusal(node, "the coding must be contr.sum, contr.treatment('a') or the like")
 
     def _check_power(self, node: ast.BinOp) -> None:
         exponent = node.right.operand if isinstance(node.right, ast.UnaryOp) else node.right
@@ -334,6 +361,14 @@ def _columns(tree: ast.Expression) -> Iterator[tuple[str, bool]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and id(node) not in functions:
             yield node.id, id(node) not in free
+
+
+def _is_plain(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except ValueError:
+        return False
+    return True
 
 
 def _category(tree: ast.Expression) -> tuple[str | None, tuple[Level, ...] | None]:

@@ -24,7 +24,7 @@ from shardmc.formulas.families import Statistic
 from shardmc.formulas.groups import labels_of
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
-from shardmc.seeds import Purpose, generator
+from shardmc.seeds import Purpose, checked_seed, generator
 from shardmc.store.files import not_written
 from shardmc.types import Data
 
@@ -263,7 +263,7 @@ def _tables(
     check_interval(interval)
     family = predictor.design.family
     levels = [str(level) for level in family.levels_of_response or ()]
-    rng = generator(seed, Purpose.PREDICT)
+    rng = generator(checked_seed(seed), Purpose.PREDICT)
     at_once = max(1, math.ceil(AT_ONCE / (predictor.num_draws * max(1, len(levels)))))
     for chunk, count in predictor.chunks(rows, at_once):
         if kind == "response":
@@ -341,7 +341,7 @@ def posterior_predictive_check(
     expected = predictor.expected(chunk, count).mean(axis=0)
     if family.levels_of_response is not None:
         expected = expected @ np.arange(len(family.levels_of_response))
-    replicated = predictor.simulated(chunk, count, generator(seed, Purpose.PREDICTIVE_CHECK))
+    replicated = predictor.simulated(chunk, count, generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK))
     table = {
         name: _compare(statistic(observed[None])[0], statistic(replicated))
         for name, statistic in (family.statistics | _means_at_ends(expected)).items()

@@ -35,7 +35,7 @@ from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, LocateSh
 from shardmc.posterior import Posterior, ShardTable, load
 from shardmc.sample import Auto, Sampler, ShardChains
 from shardmc.sample import sampler as named_sampler
-from shardmc.seeds import Purpose, derived_seed
+from shardmc.seeds import Purpose, checked_seed, derived_seed
 from shardmc.types import Data, Frame, Gradients, Located, Mode, Progress
 
 _STEPS = 10
@@ -82,7 +82,7 @@ def append(
         The old rows. With them, the mode of all rows is exact and the result is certified. Without them, a quadratic
         at the old mode approximates the old rows' log-likelihood, and there is no certificate.
     weights, old_weights
-        Row weights, as in `fit`.
+        Row weights, as in `fit`. `old_weights` must be given with `old_data` if the posterior was fitted with weights.
     shards
         The number of shards of the new rows. "auto" makes them about as large as the old ones.
     seed
@@ -110,6 +110,7 @@ def append(
         raise OptionError("append certifies with all rows: leave rows of shardmc.Certify at 1.")
     earlier = posterior if isinstance(posterior, Posterior) else load(Path(posterior))
     _refuse_groups(earlier)
+    _check_old_weights(earlier, old_data, old_weights)
     old_mode, seed = _known(earlier, seed)
     old_rows, precision, driver = earlier.plan.rows, asked_precision(precision), Driver(progress=progress)
     with precision_of_rows(precision):
@@ -155,6 +156,7 @@ def append(
         kept_rows=sum(map(len, state.kept or ())),
         appended_rows=blocks.num_rows,
         fitted_rows=fitted_rows,
+        weighted=earlier.plan.weighted or weights is not None,
         noise_log_density=None,
         noise_gradient=None,
     )
@@ -268,12 +270,20 @@ def _known(earlier: Posterior, seed: int | None) -> tuple[Mode, int]:
             "Nothing can be appended to this posterior, because it has no mode and curvature of all rows. Fit all rows "
             "from scratch."
         )
-    if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
-        raise OptionError(f"seed must be a whole number that is not negative, not {seed!r}.")
     if seed is None:
         # Not the posterior's own: its first shards would share their random numbers with the new ones.
         seed = derived_seed(earlier.plan.seed, Purpose.APPEND, earlier.plan.rows)
-    return Mode(earlier.mode, earlier.curvature, np.nan, 0.0), int(seed)
+    return Mode(earlier.mode, earlier.curvature, np.nan, 0.0), checked_seed(seed)
+
+
+def _check_old_weights(earlier: Posterior, old_data: Data, old_weights: Any) -> None:
+    if old_data is None:
+        if old_weights is not None:
+            raise OptionError("old_weights are the weights of old_data: give both, or neither.")
+    elif earlier.plan.weighted and old_weights is None:
+        raise OptionError("The posterior was fitted with weights: give those of old_data as old_weights=.")
+    elif earlier.plan.weighted is False and old_weights is not None:
+        raise OptionError("The posterior was fitted without weights: leave old_weights out.")
 
 
 def _refuse_groups(earlier: Posterior) -> None:

@@ -27,6 +27,7 @@ from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, 
 from shardmc.posterior import Plan, Posterior
 from shardmc.sample import Auto, Sampler
 from shardmc.sample import sampler as named_sampler
+from shardmc.seeds import checked_seed
 from shardmc.types import Combiner, Data, Progress
 
 _SAMPLE_ROWS = 64
@@ -249,8 +250,7 @@ def _in_words(method: Sampler | Auto | Combiner) -> str:
 def check_options(draws: int, seed: int, keep: float | None, check: bool, polish: bool) -> None:
     if not isinstance(draws, int | np.integer) or draws < 1:
         raise OptionError(f"draws must be a positive whole number, not {draws!r}.")
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise OptionError(f"seed must be a whole number that is not negative, not {seed!r}.")
+    checked_seed(seed)
     if keep is not None and not (isinstance(keep, int | float) and keep > 0):
         raise OptionError(f"keep must be a positive number, or None to keep no rows, not {keep!r}.")
     if polish and not check:

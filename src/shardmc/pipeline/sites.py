@@ -26,7 +26,7 @@ from shardmc.pipeline.stages import ChoosePrecision, Combine, SampleShards
 from shardmc.posterior import Plan, Posterior, load
 from shardmc.sample import Auto, Sampled, Sampler
 from shardmc.sample import sampler as named_sampler
-from shardmc.seeds import Purpose, derived_seed
+from shardmc.seeds import Purpose, checked_seed, derived_seed
 from shardmc.store.site import Site, model_of, plain_supports, read_site
 from shardmc.types import Combiner, Data, Located, Mode
 
@@ -196,6 +196,7 @@ def combine_sites(
     >>> bool(abs(posterior.draws["mu"].mean() - y.mean()) < 0.005)
     True
     """
+    seed = checked_seed(seed)
     read = _read(sites)
     chosen = named_combiner(combiner)
     if chosen.scaling != "rescaled":
@@ -210,7 +211,7 @@ def combine_sites(
         )
     elsewhere = AbsentBlocks(np.array([site.rows for site in read]), np.array([site.share for site in read]))
     located, notes = _located(read)
-    job = Job(known_model, elsewhere, Local(), int(seed), chosen, Auto())
+    job = Job(known_model, elsewhere, Local(), seed, chosen, Auto())
     state = State(
         elsewhere,
         elsewhere,
@@ -223,7 +224,7 @@ def combine_sites(
     plan = Plan(
         rows=elsewhere.num_rows,
         shards=len(read),
-        seed=int(seed),
+        seed=seed,
         combiner=repr(chosen),
         precision=", ".join(sorted({site.precision for site in read})),
     )
@@ -254,7 +255,8 @@ class LocateSite(Stage):
 def _check_options(share: float, draws: int, seed: int, shard: int) -> None:
     if not (isinstance(share, int | float | np.number) and 0 < share <= 1):
         raise OptionError(f"share must be the site's part of all rows, above 0 and at most 1, not {share!r}.")
-    for name, value, least in (("draws", draws, 1), ("seed", seed, 0), ("shard", shard, 0)):
+    checked_seed(seed)
+    for name, value, least in (("draws", draws, 1), ("shard", shard, 0)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise OptionError(f"{name} must be a whole number from {least} on, not {value!r}.")
 

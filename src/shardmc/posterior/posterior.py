@@ -336,6 +336,8 @@ class Posterior:
 def load(path: str | Path) -> Posterior:
     """Read a posterior from a file that `Posterior.save` wrote, or from a run folder.
 
+    A netCDF file whose content does not fit its checksum is refused.
+
     Examples
     --------
     >>> import shardmc
@@ -356,7 +358,11 @@ def load(path: str | Path) -> Posterior:
                 "Repeat the call that made it to continue the run."
             )
         path = path / "posterior.nc"
-    return Posterior.from_tree(load_tree(path))
+    tree = load_tree(path, checksum=True)
+    try:
+        return Posterior.from_tree(tree)
+    except RunError as error:
+        raise RunError(f"{path} cannot be used. {error}") from error
 
 
 def _r_hat(chained: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shardmc.posterior.posterior import Posterior
 
 _LAYOUT = 1
+_ADVICE = "It is damaged, or another program or version wrote it: take a copy, or repeat the fit."
 _ATTRIBUTE = "shardmc"
 
 
@@ -69,11 +70,23 @@ def from_tree(tree: xr.DataTree, kind: type[Posterior], shard_kind: type[Any]) -
     """The posterior that a tree was made from."""
     if _ATTRIBUTE not in tree.attrs:
         raise RunError("The file holds no posterior of shardmc: its attribute 'shardmc' is missing.")
-    record = json.loads(tree.attrs[_ATTRIBUTE])
-    if record["layout"] != _LAYOUT:
+    try:
+        record = json.loads(tree.attrs[_ATTRIBUTE])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RunError(f"The file's record, its attribute 'shardmc', is not JSON. {_ADVICE}") from error
+    if not isinstance(record, dict) or record.get("layout") != _LAYOUT:
+        raise RunError(f"The file's record is not of layout {_LAYOUT}, which this version reads. {_ADVICE}")
+    try:
+        return _posterior(tree, record, kind, shard_kind)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(
-            f"The file's layout is version {record['layout']}; this shardmc reads version {_LAYOUT}."
-        )
+            f"The file lacks something, or its record does not fit it: {error}. {_ADVICE}"
+        ) from error
+
+
+def _posterior(
+    tree: xr.DataTree, record: dict[str, Any], kind: type[Posterior], shard_kind: type[Any]
+) -> Posterior:
     groups = ("posterior", "unconstrained", "sample_stats", "shards")
     natural, unconstrained, stats, shards = (tree[group].to_dataset() for group in groups)
     renamed = record["renamed"]

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardmc.checksum import verify_checksum, with_checksum
 from shardmc.errors import RunError
 from shardmc.untrusted import refuse_unsafe_netcdf
 
@@ -169,7 +170,7 @@ def save_tree(tree: xr.DataTree, path: str | os.PathLike[str]) -> None:
         # In memory first: HDF5 may crash the process when the disk is full.
         with _without_cluster():
             content = bytes(tree.to_netcdf(engine="h5netcdf"))
-        write_file(target, content)
+        write_file(target, with_checksum(content))
 
 
 @contextlib.contextmanager
@@ -184,8 +185,12 @@ def _without_cluster() -> Iterator[None]:
         yield
 
 
-def load_tree(path: str | os.PathLike[str]) -> xr.DataTree:
-    """Read a tree that `save_tree`, ArviZ or another netCDF or Zarr writer has written, into memory."""
+
+def load_tree(path: str | os.PathLike[str], *, checksum: bool = False) -> xr.DataTree:
+    """Read a tree that `save_tree`, ArviZ or another netCDF or Zarr writer has written, into memory.
+
+    The checksum that `save_tree` adds to a netCDF file is verified. `checksum=True` refuses files without one.
+    """
     import xarray as xr
 
     source = Path(path)
@@ -196,6 +201,7 @@ def load_tree(path: str | os.PathLike[str]) -> xr.DataTree:
         _refuse_pickles(source)
     else:
         refuse_unsafe_netcdf(source)
+        verify_checksum(source, required=checksum)
     try:
         with xr.open_datatree(source, engine="zarr" if zarr else "h5netcdf") as tree:
             return tree.load()

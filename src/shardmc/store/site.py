@@ -120,7 +120,7 @@ def read_site(path: str | os.PathLike[str]) -> Site:
         raise RunError(f"{os.fspath(path)} is not a site's file: sample_shard did not write it.")
     try:
         return _site(json.loads(tree.attrs[_ATTRIBUTE]), tree["shard"].to_dataset())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(
             f"{os.fspath(path)} is not a site's file that this version of shardmc can read: {error}."
         ) from error

@@ -101,7 +101,9 @@ def not_written(path: Path, error: OSError) -> RunError:
             f"The disk is full: {path} could not be written. Earlier files are intact; "
             "free some space and repeat the call to continue."
         )
-    rest = "Name a file in a folder that exists" if error.errno == errno.ENOENT else "Earlier files are intact"
+    rest = (
+        "Name a file in a folder that exists" if error.errno == errno.ENOENT else "Earlier files are intact"
+    )
     return RunError(f"{path} could not be written: {error.strerror or error}. {rest}.")
 
 

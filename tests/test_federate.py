@@ -298,11 +298,6 @@ def test_missing_and_repeated_sites_are_refused(files, sites):
         shardmc.combine_sites([*sites[:2], other])
 
 
-def test_other_code_of_the_model_is_said(sites):
-    posterior = shardmc.combine_sites([*sites[:2], replace(sites[2], model="0" * 32)])
-    assert "The sites' models are not the same code" in posterior.notes[0]
-
-
 def test_a_shard_that_cannot_be_sampled_is_said_at_the_site(model):
     broken = shardmc.Exact(lambda key, rows, weights, power: {"beta": jnp.full(2, jnp.nan)})
     with pytest.raises(SamplingError, match="The site's shard could not be sampled: Exact produced values"):

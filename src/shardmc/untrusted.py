@@ -76,9 +76,10 @@ def refuse_unpacking(path: Path, packed: int, unpacked: int) -> None:
 def _datasets(opened: Any, path: Path) -> Iterator[Any]:
     """Every variable of an HDF5 file. Links, loops and variables that are stored elsewhere are refused."""
     import h5py
+    from h5py import h5o
 
     waiting: list[tuple[Any, str, int]] = [(opened, "", 0)]
-    seen = {h5py.h5o.get_info(opened.id).addr}
+    seen = {h5o.get_info(opened.id).addr}
     while waiting:
         group, name, depth = waiting.pop()
         refuse_above("depth", depth, f"{path} has groups that are nested {depth} levels deep", RunError)
@@ -90,7 +91,7 @@ def _datasets(opened: Any, path: Path) -> Iterator[Any]:
                 many = f"{path} has more than {limit('objects'):,} groups and variables"
                 refuse_above("objects", len(seen), many, RunError)
             found = group[child]
-            address = h5py.h5o.get_info(found.id).addr
+            address = h5o.get_info(found.id).addr
             if address in seen:
                 raise RunError(f"{path} is damaged, or was made to mislead: {place!r} is in it twice.")
             seen.add(address)

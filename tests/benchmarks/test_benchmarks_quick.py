@@ -26,6 +26,7 @@ QUICK = {
     "certificate_fits": ["--only", "Weibull regression"],
     "mixed": ["--methods", "shardmc", "one shard", "lme4", "GPBoost"],
     "mixed_accuracy": [],
+    "site_privacy": [],
     "mixed_calibration": ["--methods", "2 shards", "groups ignored"],
 }
 

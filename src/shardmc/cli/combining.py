@@ -26,6 +26,10 @@ def combine(
     ] = "recenter",
     shares: Shares = None,
     seed: Seed = 0,
+    other_models: Annotated[
+        bool,
+        typer.Option("--other-models", help="Accept files of sites whose models have different hashes."),
+    ] = False,
 ) -> None:
     """Combine the draws of shards into draws of the full posterior.
 
@@ -43,7 +47,7 @@ def combine(
 
     console = Console()
     if _are_sites(_existing(files)):
-        _combine_sites(console, files, out, combiner, shares, seed)
+        _combine_sites(console, files, out, combiner, shares, seed, other_models)
         return
     result = shardmc.combine(_existing(files), combiner, shares=_shares(shares), seed=seed)
     result.save(out)
@@ -113,7 +117,13 @@ def _are_sites(files: list[str]) -> bool:
 
 
 def _combine_sites(
-    console: Console, files: list[Path], out: Path, combiner: str, shares: str | None, seed: int
+    console: Console,
+    files: list[Path],
+    out: Path,
+    combiner: str,
+    shares: str | None,
+    seed: int,
+    other_models: bool,
 ) -> None:
     from shardmc.cli.console import said, show_posterior
     from shardmc.errors import OptionError
@@ -121,7 +131,7 @@ def _combine_sites(
 
     if shares is not None:
         raise OptionError("Leave out --shares: files that sample_shard wrote contain their shares.")
-    posterior = combine_sites(files, combiner=combiner, seed=seed)
+    posterior = combine_sites(files, combiner=combiner, seed=seed, other_models=other_models)
     posterior.save(out)
     show_posterior(console, posterior)
     console.print(said(f"Wrote {out}."), soft_wrap=True)

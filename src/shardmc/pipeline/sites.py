@@ -14,13 +14,15 @@ from shardmc.combiners import Recenter, named_combiner
 from shardmc.data import Blocks, Partition
 from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Engine, Local
-from shardmc.errors import DataError, ModelError, OptionError, RunError, SamplingError
+from shardmc.errors import DataError, ModelError, OptionError, SamplingError
 from shardmc.locate import asked_precision, locate, precision_of_rows
 from shardmc.locate.terms import Expansion, expand_likelihood, expand_prior
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.fitting import open_rows
+from shardmc.pipeline.site_checks import listed, refuse_contradiction, refuse_unlike
+from shardmc.pipeline.site_noise import with_noise
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Combine, SampleShards
 from shardmc.posterior import Plan, Posterior, load
@@ -51,6 +53,8 @@ def sample_shard(
     sampler: str | Sampler | Auto = "auto",
     engine: Engine | None = None,
     precision: str = "auto",
+    min_rows: int = 50,
+    noise: float = 0.0,
 ) -> Site:
     """Sample the shard of one site, where its rows are.
 
@@ -80,6 +84,13 @@ def sample_shard(
         The site's number, from 0.
     path
         The file to write (.nc).
+    min_rows
+        Refuse a site with fewer rows: from few rows, or one, what leaves the site tells what they are. Weighted rows
+        count as the number of equal weights that would be as good, (sum w)^2 / sum w^2.
+    noise
+        Move mode, curvature and draws at random, by about so many times what one row changes. It costs accuracy: the
+        means of all rows are off by about noise * sqrt(K / N) posterior standard deviations, for K sites and N rows. It
+        makes a single row hard to find out, but it is not differential privacy.
 
     Examples
     --------
@@ -89,11 +100,15 @@ def sample_shard(
     >>> site.rows, site.names
     (300, ('mu',))
     """
-    _check_options(share, draws, seed, shard)
+    _check_options(share, draws, seed, shard, min_rows, noise)
     precision = asked_precision(precision)
     with precision_of_rows(precision):
         source, bound = open_rows(model, rows, seed)
-        blocks = RescaledBlocks(source.split(Partition(1, weights=weights), seed), 1 / share)
+        _refuse_few_rows(source.num_rows, min_rows)
+        split = source.split(Partition(1, weights=weights), seed)
+        if weights is not None:
+            _refuse_few_rows(_rows_that_count(split), min_rows, " by their weights")
+        blocks = RescaledBlocks(split, 1 / share)
     job = Job(
         model=bound,
         blocks=blocks,
@@ -130,6 +145,8 @@ def sample_shard(
         curvature=None if mode is None else mode.curvature,
         reference=reference,
     )
+    if noise:
+        site = with_noise(site, float(noise))
     if path is not None:
         site.save(path)
     return site
@@ -165,6 +182,7 @@ def combine_sites(
     model: Model | None = None,
     combiner: str | Combiner = "recenter",
     seed: int = 0,
+    other_models: bool = False,
 ) -> Posterior:
     """Compute draws of the posterior of all rows from the sites' files.
 
@@ -178,6 +196,8 @@ def combine_sites(
         A combiner of rescaled draws: "recenter", "swiss", "mposterior", "wasserstein" or "pie".
     seed
         For combiners that draw random numbers.
+    other_models
+        Whether sites may have models with different hashes: the same model under other versions of Python or JAX.
 
     Returns
     -------
@@ -197,7 +217,7 @@ def combine_sites(
     True
     """
     seed = checked_seed(seed)
-    read = _read(sites)
+    read = _read(sites, other_models)
     chosen = named_combiner(combiner)
     if chosen.scaling != "rescaled":
         raise OptionError(
@@ -207,7 +227,7 @@ def combine_sites(
     known_model = model if model is not None else model_of(read[0].supports)
     if tuple(known_model.names) != read[0].names:
         raise OptionError(
-            f"The model's parameters are {_listed(known_model.names)}, the sites' {_listed(read[0].names)}."
+            f"The model's parameters are {listed(known_model.names)}, the sites' {listed(read[0].names)}."
         )
     elsewhere = AbsentBlocks(np.array([site.rows for site in read]), np.array([site.share for site in read]))
     located, notes = _located(read)
@@ -252,13 +272,34 @@ class LocateSite(Stage):
         return state.after(self, passes=mode.passes, mode=mode, located=located)
 
 
-def _check_options(share: float, draws: int, seed: int, shard: int) -> None:
+def _check_options(share: float, draws: int, seed: int, shard: int, min_rows: int, noise: float) -> None:
     if not (isinstance(share, int | float | np.number) and 0 < share <= 1):
         raise OptionError(f"share must be the site's part of all rows, above 0 and at most 1, not {share!r}.")
     checked_seed(seed)
-    for name, value, least in (("draws", draws, 1), ("shard", shard, 0)):
+    if not (isinstance(noise, int | float | np.number) and 0 <= noise < np.inf):
+        raise OptionError(
+            f"noise must be a number from 0 on, in units of what one row changes, not {noise!r}."
+        )
+    whole = (("draws", draws, 1), ("shard", shard, 0), ("min_rows", min_rows, 1))
+    for name, value, least in whole:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise OptionError(f"{name} must be a whole number from {least} on, not {value!r}.")
+
+
+def _refuse_few_rows(count: int, min_rows: int, how: str = "") -> None:
+    if count < min_rows:
+        rows = "1 row" if count == 1 else f"{count} rows"
+        raise DataError(
+            f"The site has{how} only {rows}, fewer than min_rows={min_rows}: what leaves it would say too much about "
+            "them. Join it with another site; set min_rows lower only if these rows may be known."
+        )
+
+
+def _rows_that_count(blocks: Blocks) -> int:
+    """The number of rows with equal weights that say as much as these weighted ones."""
+    ((_, batch),) = blocks.batches([0], 1)
+    weights = np.asarray(batch.take(0)[1], np.float64)
+    return round(weights.sum() ** 2 / max((weights**2).sum(), np.finfo(float).tiny))
 
 
 def _common_point(located: Mode | Posterior | str | os.PathLike[str] | None, model: Model) -> Mode | None:
@@ -279,7 +320,7 @@ def _expansion(model: Model, blocks: Blocks, located: Mode, engine: Engine) -> E
     return likelihood + expand_prior(model, likelihood.center)
 
 
-def _read(sites: Sites) -> list[Site]:
+def _read(sites: Sites, other_models: bool = False) -> list[Site]:
     if isinstance(sites, str | os.PathLike | Site):
         raise OptionError("One site was given; give a list with all of them.")
     read = sorted(
@@ -297,12 +338,9 @@ def _read(sites: Sites) -> list[Site]:
             f"The sites' shares sum to {total:.6g}, not to 1: a site is missing, or the shares do not fit together. "
             f"They are {', '.join(f'{site.share:.4g}' for site in read)}."
         )
-    for site in read[1:]:
-        if (site.names, site.supports) != (read[0].names, read[0].supports):
-            raise RunError(
-                f"Sites {read[0].shard} and {site.shard} have different models: {_listed(read[0].names)} against "
-                f"{_listed(site.names)}."
-            )
+    refuse_unlike(read, other_models)
+    for site in read:
+        refuse_contradiction(site)
     return read
 
 
@@ -320,6 +358,11 @@ def _at_common_point(sites: Sequence[Site]) -> Expansion | None:
 def _mode_of(sites: Sequence[Site]) -> Mode:
     total = _at_common_point(sites)
     if total is not None:
+        if np.linalg.eigvalsh(total.curvature)[0] <= 0:
+            raise ModelError(
+                "At the point that the sites were given, the log posterior of all rows is flat or has no maximum "
+                "nearby. Start from another point (located= of sample_shard), or give the parameters a proper prior."
+            )
         return Mode(total.center + total.step, total.curvature, total.decrement, passes=0.0)
     without = [site.shard for site in sites if site.mode is None]
     if without:
@@ -339,7 +382,13 @@ def _located(sites: Sequence[Site]) -> tuple[Located | None, tuple[str, ...]]:
     """The modes of the sites and of all rows, and notes for the user."""
     notes = ()
     if len({site.model for site in sites}) > 1:
-        notes = ("The sites' models are not the same code, or ran under different versions of Python.",)
+        notes = ("The sites' models are not the same, or ran under different versions of Python or JAX.",)
+    if any(site.noise for site in sites):
+        variance = sum(site.share * site.noise**2 / site.rows for site in sites)
+        notes += (
+            "Sites added noise to their results: a mean may be off by about "
+            f"{np.sqrt(variance):.2g} posterior standard deviations.",
+        )
     try:
         mode = _mode_of(sites)
     except ModelError as error:
@@ -366,7 +415,3 @@ def _located(sites: Sequence[Site]) -> tuple[Located | None, tuple[str, ...]]:
         np.stack([np.diag(nowhere) if site.curvature is None else site.curvature for site in sites]),
         np.array([site.mode is not None for site in sites]),
     ), notes
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

@@ -185,7 +185,6 @@ def _without_cluster() -> Iterator[None]:
         yield
 
 
-
 def load_tree(path: str | os.PathLike[str], *, checksum: bool = False) -> xr.DataTree:
     """Read a tree that `save_tree`, ArviZ or another netCDF or Zarr writer has written, into memory.
 

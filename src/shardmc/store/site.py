@@ -20,6 +20,11 @@ from shardmc.store.files import load_tree, save_tree
 
 _ATTRIBUTE = "shardmc_site"
 _LAYOUT = 1
+_TOGETHER = (
+    ("mode", "curvature"),
+    ("reference", "reference_gradient"),
+    ("reference", "reference_curvature"),
+)
 _KEYS = {"layout", "shard", "share", "rows", "parameters", "model", "sampler", "precision"}
 
 Supports = Mapping[str, tuple[tuple[int, ...], Any]]
@@ -43,6 +48,8 @@ class Site:
     curvature: np.ndarray | None  # (dim, dim) minus the Hessian there
     reference: Expansion | None = None
     """The site's rescaled log posterior at the point that all sites were given."""
+    noise: float = 0.0
+    """How many times the change that one row makes was added as noise."""
 
     @property
     def dim(self) -> int:
@@ -74,6 +81,7 @@ class Site:
             "sampler": self.chains.sampler,
             "precision": self.precision,
             "names": list(self.names),
+            "noise": self.noise,
         }
         dataset = xr.Dataset(variables, coords={"coordinate": [shown(name) for name in self.names]})
         tree = xr.DataTree.from_dict({"shard": dataset})
@@ -138,6 +146,10 @@ def _site(record: dict[str, Any], data: xr.Dataset) -> Site:
         raise ValueError("its arrays do not have the shapes of draws, mode and curvature")
     if not all(np.isfinite(array).all() for name, array in arrays.items() if name != "acceptance"):
         raise ValueError("it holds values that are not finite")
+    for first, second in _TOGETHER:
+        if (first in arrays) != (second in arrays):
+            has, lacks = (first, second) if first in arrays else (second, first)
+            raise ValueError(f"it has a {has} without a {lacks}")
     share, shard, rows = float(record["share"]), int(record["shard"]), int(record["rows"])
     if not 0 < share <= 1 or shard < 0 or rows < 1:
         raise ValueError(f"its share is {share}, its number {shard}, its number of rows {rows}")
@@ -161,6 +173,7 @@ def _site(record: dict[str, Any], data: xr.Dataset) -> Site:
         mode=arrays.get("mode"),
         curvature=arrays.get("curvature"),
         reference=reference,
+        noise=float(record.get("noise", 0.0)),
     )
 
 

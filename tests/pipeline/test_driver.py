@@ -111,9 +111,9 @@ def test_programs_are_compiled_ahead_for_the_shapes_that_run(model, monkeypatch,
     """With 50 draws of 3 shards there are 51, and the certificate takes gradients at all of them."""
 
     def compiled() -> int:
-        before = len(run_batch)
+        before = run_batch.made
         shardmc.fit(replace_model(), ROWS, shards=3, draws=draws)
-        return len(run_batch) - before
+        return run_batch.made - before
 
     def replace_model():
         return shardmc.Model(log_likelihood, None, {"mu": ()})

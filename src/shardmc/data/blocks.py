@@ -55,7 +55,7 @@ class ArrayBlocks(Blocks):
         return replace(self, kept=keep_rows(positions, self.sizes, gather))
 
 
-@partial(CompiledFor, static=0, most=8)
+@partial(CompiledFor, static=0, most=4)
 def _rows_at(arrays: tuple[Rows, jax.Array | None], index: jax.Array) -> tuple[Rows, jax.Array | None]:
     return jax.tree.map(lambda a: a.at[index].get(mode="promise_in_bounds"), arrays)
 

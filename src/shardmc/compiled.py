@@ -61,6 +61,8 @@ class CompiledFor(Generic[T]):
         self._static, self._most = static, most
         self._programs: OrderedDict[Hashable, Callable[..., T]] = OrderedDict()
         self._lock = threading.Lock()
+        self.made = 0
+        """The number of programs that were made, kept or not."""
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> T:
@@ -83,6 +85,7 @@ class CompiledFor(Generic[T]):
                 # A new function each time, because JAX keeps programs as long as the function lives.
                 function = update_wrapper(partial(self._function, *known), self._function)
                 program = jax.jit(function, **self._options)
+                self.made += 1
             self._programs[key] = program
             while len(self._programs) > self._most:
                 self._programs.popitem(last=False)

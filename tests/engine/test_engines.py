@@ -169,7 +169,7 @@ def test_a_worker_compiles_a_program_once(client):
 def compiled():
     from shardmc.engine.local import compiled_batch
 
-    return len(compiled_batch)
+    return compiled_batch.made
 
 
 @pytest.mark.cluster
@@ -183,6 +183,7 @@ def test_rows_in_memory_are_sent_once_and_tasks_are_small(client, monkeypatch):
     engine, program = Dask(client, batch=2), moments()
     per_shard = (np.zeros(8, np.float32), np.zeros(8, np.int32))
     scattered, tasks = [], []
+    assert engine.cluster.workers.threads == 2
     scatter, submit = client.scatter, client.submit
 
     def watched_scatter(data, **options):
@@ -274,13 +275,13 @@ def test_xla_has_as_many_threads_as_its_worker():
         distributed.LocalCluster(n_workers=1, threads_per_worker=3, dashboard_address=":0") as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
-        Dask(client)._prepared()
+        _ = Dask(client).cluster.workers
         assert set(client.run(lambda: os.environ.get("NPROC")).values()) == {"3"}
 
 
 @pytest.mark.cluster
 def test_the_number_of_threads_in_a_workers_environment_stays(client):
-    Dask(client)._prepared()
+    _ = Dask(client).cluster.workers
     assert set(client.run(lambda: os.environ.get("NPROC")).values()) == {str(os.cpu_count())}
 
 
@@ -288,14 +289,14 @@ def test_what_was_prepared_is_not_compiled_again():
     blocks = as_source({"x": np.arange(40.0)}).split(Partition(5), 0)
     program, per_shard, shared = moments(), (np.ones(5, np.float32), np.arange(5)), {"slope": np.float32(2)}
     engine = Local()
-    before = len(compiled_batch)
+    before = compiled_batch.made
     engine.prepare(ProgramCall(program, blocks, per_shard, shared)).result()
-    assert len(compiled_batch) == before + 1
+    assert compiled_batch.made == before + 1
     prepared = dict(engine.map(program, blocks, per_shard, shared))
-    assert len(compiled_batch) == before + 1
+    assert compiled_batch.made == before + 1
     other = moments()
     unprepared = dict(engine.map(other, blocks, per_shard, shared))
-    assert len(compiled_batch) == before + 2  # the control: without preparation there is one more
+    assert compiled_batch.made == before + 2  # the control: without preparation there is one more
     assert {k: float(v["value"]) for k, v in prepared.items()} == {
         k: float(v["value"]) for k, v in unprepared.items()
     }
@@ -321,14 +322,14 @@ def test_preparing_computes_no_shard(engine):
         jax.debug.callback(lambda i: seen.append(int(i)), shard)
         return jnp.sum(weights * rows["x"])
 
-    before = len(compiled_batch)
+    before = compiled_batch.made
     engine.prepare(ProgramCall(counted, blocks, np.arange(5), None)).result()
     jax.effects_barrier()
     assert seen == []
     list(engine.map(counted, blocks, np.arange(5), None))
     jax.effects_barrier()
     assert set(seen) == set(range(5))  # the control: the counter counts
-    assert len(compiled_batch) == before + 1
+    assert compiled_batch.made == before + 1
 
 
 def test_an_accelerator_gets_fewer_larger_batches_than_cores_do():

@@ -51,6 +51,10 @@ Scheduler = Annotated[
         help="Address of a Dask scheduler. Without it, --engine dask starts workers on this machine."
     ),
 ]
+WorkerTimeout = Annotated[
+    float,
+    typer.Option(min=0, help="Seconds to wait for a Dask worker before the run fails; 0 waits for ever."),
+]
 Memory = Annotated[
     float | None,
     typer.Option(min=0, help="GB of rows to hold in memory. Larger tables are read shard by shard."),
@@ -114,6 +118,7 @@ def fit(
     combiner: CombinerName = "recenter",
     engine: EngineName = "local",
     scheduler: Scheduler = None,
+    worker_timeout: WorkerTimeout = 300.0,
     memory: Memory = None,
     scratch: Scratch = None,
     trust_files: TrustFiles = False,
@@ -161,7 +166,7 @@ def fit(
             stratify=stratify,
             sampler=sampler,
             combiner=combiner,
-            engine=_engine(engine, scheduler),
+            engine=_engine(engine, scheduler, worker_timeout or None),
             certify=True if certify_rows is None and certify == Certify() else certify,
             polish=polish,
             precision=precision,
@@ -207,7 +212,7 @@ def _shards(text: str) -> int | str:
         raise OptionError(f'shards must be a whole number or "auto", not {text!r}.') from None
 
 
-def _engine(name: str, scheduler: str | None):
+def _engine(name: str, scheduler: str | None, worker_timeout: float | None):
     from shardmc.errors import OptionError, unknown
 
     if name == "local":
@@ -219,9 +224,10 @@ def _engine(name: str, scheduler: str | None):
     from shardmc.engine import Dask
 
     if scheduler is not None:
-        return Dask(scheduler)
+        return Dask(scheduler, worker_timeout=worker_timeout)
     try:
         from distributed import Client
     except ImportError:
         raise OptionError("--engine dask needs Dask: pip install 'shardmc[dask]'.") from None
-    return Dask(Client(threads_per_worker=1, dashboard_address=":0", set_as_default=False))
+    client = Client(threads_per_worker=1, dashboard_address=":0", set_as_default=False)
+    return Dask(client, worker_timeout=worker_timeout)

@@ -53,7 +53,7 @@ class ArrayBlocks(Blocks):
         return replace(self, kept=keep_rows(positions, self.sizes, gather))
 
 
-@partial(CompiledFor, static=0, most=8)
+@partial(CompiledFor, static=0, most=4)
 def _rows_at(
     arrays: tuple[Rows, jax.Array | None], index: jax.Array, order: RowOrder | None
 ) -> tuple[Rows, jax.Array | None]:

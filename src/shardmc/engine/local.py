@@ -23,7 +23,7 @@ from shardmc.errors import OptionError
 from shardmc.model.precision import Precision
 from shardmc.model.shared import joined, with_shared
 
-_MOST_PROGRAMS = 64
+_MOST_PROGRAMS = 32
 """Compiled programs that are kept, one for each kind of shards: about 2 MB each. A fit needs six or more."""
 _MOST_ROWS = 1 << 22
 """The number of rows, in shards that run in parallel, that keep an accelerator busy."""

@@ -164,9 +164,9 @@ def _rounding(
         return RoundingTerms(values, gradients, sums, prior_values, prior_gradients, jnp.sum(weights))
 
 
-_in_single = CompiledFor(_rounding, static=2, most=8)
+_in_single = CompiledFor(_rounding, static=2, most=4)
 # It runs once, so it should compile fast rather than run fast.
-_in_double = CompiledFor(_rounding, static=2, most=8, compiler_options={"xla_backend_optimization_level": 0})
+_in_double = CompiledFor(_rounding, static=2, most=4, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def asked_precision(precision: str) -> str:

@@ -264,7 +264,7 @@ class LikelihoodGradients:
         return lax.map(jax.grad(log_likelihood), points, batch_size=min(together, points.shape[0]))
 
 
-@partial(CompiledFor, static=1, most=8)
+@partial(CompiledFor, static=1, most=4)
 def _prior_gradients(kind: Any, numbers: Any, frame: DeviceFrame, points: jax.Array) -> jax.Array:
     model = joined(kind, numbers)
     return jax.vmap(jax.grad(lambda u: model.log_prior(frame.to_theta(u))))(points)

@@ -141,7 +141,7 @@ def _check_derived(model: Model, result: Any) -> None:
     refuse_alike(model.parameters, {str(name): tuple(jnp.shape(value)) for name, value in result.items()})
 
 
-@partial(CompiledFor, static=1, most=8)
+@partial(CompiledFor, static=1, most=4)
 def _values(kind: Any, numbers: Any, thetas: jax.Array, first: Rows, second: Rows) -> tuple[jax.Array, ...]:
     """Log prior and gradient at the first point, and the rows' log-likelihoods at all points for both samples."""
     model = joined(kind, numbers)

@@ -91,8 +91,8 @@ def test_kept_rows_are_the_shards_own(rows, on_accelerator):
     kept = blocks.keep([np.array([0, 5])] + [np.array([2])] * 6)
     ((_, batch),) = kept.batches([0], 1)
     taken, weights = jax.device_get(batch.take(0))
-    own = taken["row"][: blocks.capacity]
-    np.testing.assert_array_equal(taken["row"][blocks.capacity :][:2], own[[0, 5]])
+    own = taken["row"][: blocks.slots]
+    np.testing.assert_array_equal(taken["row"][blocks.slots :][:2], own[[0, 5]])
     assert not weights[[0, 5]].any()
     assert weights[1] > 1
 

@@ -3,7 +3,7 @@
 import pytest
 
 from shardmc.data import Partition
-from shardmc.data.source import padded_length
+from shardmc.data.source import kept_length, kept_positions_length, rounded
 from shardmc.errors import OptionError
 
 from .conftest import make_source, shards_of
@@ -55,7 +55,9 @@ def test_positions_outside_are_refused(blocks, positions):
 
 
 def test_lengths_are_few_and_padding_is_small():
-    lengths = {padded_length(count) for count in range(1, 100_001)}
-    assert len(lengths) < 120
+    lengths = {rounded(count) for count in range(1, 100_001)}
+    assert len(lengths) < 800
     for count in range(1, 5000):
-        assert count <= padded_length(count) <= max(8, 1.125 * count + 8)
+        assert count <= rounded(count) <= count * 65 / 64
+        assert count <= kept_length(count, 4_000) < count + 4_032 / 16
+        assert count <= kept_positions_length(count) <= max(16, 4 * count)

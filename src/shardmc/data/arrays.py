@@ -130,7 +130,7 @@ class ArraySource(Source):
             return self._in_place(there, partition, seed)
         order = [Column("row number", np.dtype(np.int32), own_key=_ROW)] if there else []
         partitioner = Partitioner(self._read, here + order, self._by_name(), self.num_rows, partition, seed)
-        sink = MemorySink(partitioner.columns, self.num_rows)
+        sink = MemorySink(partitioner.columns, self.num_rows, partitioner.sizes)
         partitioner.run(sink)
         written = sink.on_device()
         weights = written.pop() if partitioner.has_weights else None

@@ -18,7 +18,7 @@ from shardmc.data.columns import Column
 from shardmc.data.device_order import RowOrder
 from shardmc.data.partition import aligned
 from shardmc.data.scratch import Scratch
-from shardmc.data.source import Batch, Blocks, Kept, groups_of, keep_rows, make_batch
+from shardmc.data.source import Batch, Blocks, Kept, groups_of, keep_rows, make_batch, rounded
 from shardmc.errors import DataError, OptionError
 from shardmc.types import Rows
 
@@ -35,10 +35,21 @@ class ArrayBlocks(Blocks):
     kept: Kept | None = None
     order: RowOrder | None = None
     """Which row lies at which place, if the arrays are not in the order of the shards."""
+    exact: bool = False
+    """Whether slices are no longer than the largest shard."""
 
     @property
     def in_memory(self) -> bool:
         return True
+
+    @property
+    def slots(self) -> int:
+        if self.exact:
+            return self.capacity
+        if self.order is not None:
+            return rounded(self.capacity)
+        room = jax.tree.leaves(self.rows)[0].shape[0] - int(self.starts.max())  # no slice may pass the end
+        return min(rounded(self.capacity), room)
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         for group, padded in groups_of(shards, size):
@@ -125,10 +136,14 @@ class StreamBlocks(Blocks):
     starts: np.ndarray  # (shard,) first row of each in the files
     kept: Kept | None = None
 
+    @property
+    def slots(self) -> int:
+        return rounded(self.capacity)
+
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         # The arrays have one length, as if all shards were the largest: one compiled program then serves every batch.
         # One row more, so that no slice is the whole array (see Batch).
-        length = size * self.capacity + 1
+        length = size * self.slots + 1
         groups = list(groups_of(shards, size))
         with ThreadPoolExecutor(1, thread_name_prefix="shardmc-read") as reader:
             ahead = deque(reader.submit(self._read, group, length) for group, _ in groups[:1])

@@ -21,8 +21,9 @@ from shardmc.data.source import (
     Partition,
     Source,
     groups_of,
+    kept_length,
+    kept_positions_length,
     make_batch,
-    padded_length,
 )
 from shardmc.errors import OptionError
 from shardmc.types import Rows
@@ -342,7 +343,9 @@ class GroupedSource(Source):
             assert isinstance(rows, StreamBlocks)
             stretches, weighted = StretchStream(rows, self._codes, layout), rows.has_weights
         nothing = {"none": np.zeros((len(self._counts), 0), np.float32)}
-        groups = ArrayBlocks(jax.tree.map(jnp.asarray, nothing), None, layout.sizes, layout.starts)
+        groups = ArrayBlocks(
+            jax.tree.map(jnp.asarray, nothing), None, layout.sizes, layout.starts, exact=True
+        )
         return GroupedBlocks(stretches, groups, layout, not weighted)
 
 
@@ -359,9 +362,10 @@ def _arranged(
 
 def _stretches_in_memory(rows: ArrayBlocks, codes: str, layout: Layout) -> ArrayBlocks:
     leaves = dict(rows.rows)
-    own = np.asarray(leaves.pop(codes))
-    host = {name: np.asarray(leaf) for name, leaf in leaves.items()}
-    weights = None if rows.row_weights is None else np.asarray(rows.row_weights)
+    count = rows.num_rows  # what follows in the arrays pads them
+    own = np.asarray(leaves.pop(codes))[:count]
+    host = {name: np.asarray(leaf)[:count] for name, leaf in leaves.items()}
+    weights = None if rows.row_weights is None else np.asarray(rows.row_weights)[:count]
     made = _arranged(host, weights, own, layout)
     # Stretches are in the order of groups; the largest shard of stretches must be the last.
     shards = np.argsort(layout.starts, kind="stable")
@@ -372,7 +376,7 @@ def _stretches_in_memory(rows: ArrayBlocks, codes: str, layout: Layout) -> Array
     if not (target == shards).all():
         take = np.concatenate([int(begin[s]) + np.arange(int(sizes[s])) for s in target])
         made = jax.tree.map(lambda a: a[take], made)
-    return ArrayBlocks(jax.tree.map(jnp.asarray, made), None, sizes, layout.stretch_starts)
+    return ArrayBlocks(jax.tree.map(jnp.asarray, made), None, sizes, layout.stretch_starts, exact=True)
 
 
 @final
@@ -431,9 +435,9 @@ class StretchStream(Blocks):
             parts.append(jax.tree.map(lambda a, c=chosen: np.asarray(a)[c], batch.rows))
         rows = jax.tree.map(lambda *a: np.concatenate(a), *parts)
         count = len(rows["group"])
-        index = np.minimum(np.arange(padded_length(count)), count - 1)
+        index = np.minimum(np.arange(kept_length(count, self.capacity)), count - 1)
         weights = (np.arange(len(index)) < count).astype(np.float32)
-        most = padded_length(max(len(p) for p in positions))
+        most = kept_positions_length(max(len(p) for p in positions))
         table = np.full((len(positions), most), self.capacity, np.int32)
         for shard in found:
             chosen = np.unique(np.asarray(positions[shard], np.int64))

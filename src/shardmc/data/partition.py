@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmc.data.assignment import Assignment, Strata, find_strata, shard_sizes, shard_starts
 from shardmc.data.columns import Column, ColumnCheck, InternalKey, float_type, raise_unusable
-from shardmc.data.source import Partition
+from shardmc.data.source import Partition, rounded
 from shardmc.errors import DataError, OptionError, unknown
 
 PIECE_BYTES = 1 << 24
@@ -55,13 +55,16 @@ class Sink(ABC):
 class MemorySink(Sink):
     """Columns in memory, aligned so that JAX on a CPU takes them over without a copy."""
 
-    def __init__(self, columns: Sequence[Column], num_rows: int) -> None:
+    def __init__(self, columns: Sequence[Column], num_rows: int, sizes: np.ndarray) -> None:
         if num_rows >= _MOST_ROWS:
             raise DataError(
                 f"{num_rows} rows are too many for one array. Give Parquet files, and set memory= below "
                 "their size, so that shards are read from disk when they are needed."
             )
-        self.columns = [aligned((num_rows, *column.shape), column.dtype) for column in columns]
+        largest = int(sizes.max())
+        length = rounded(num_rows + rounded(largest) - largest)
+        self.columns = [aligned((length, *column.shape), column.dtype) for column in columns]
+        self._num_rows = num_rows
 
     def write(self, number: int, entries: np.ndarray, placement: Placement) -> None:
         column = self.columns[number]
@@ -77,6 +80,10 @@ class MemorySink(Sink):
 
     def on_device(self) -> list[jax.Array]:
         """The columns as JAX arrays. Each host copy is freed as soon as the device has its own."""
+        for column in self.columns:
+            column[self._num_rows :] = column[
+                self._num_rows - 1
+            ]  # a row of weight 0 needs a finite likelihood
         return [jax.device_put(self.columns.pop(0)) for _ in range(len(self.columns))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -127,6 +128,11 @@ class Blocks(ABC):
         return int(self.sizes.max())
 
     @property
+    def slots(self) -> int:
+        """The length of every shard's slice: at least `capacity`."""
+        return self.capacity
+
+    @property
     def in_memory(self) -> bool:
         """Whether batches are made without reading or copying rows."""
         return False
@@ -180,25 +186,48 @@ def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, gather: Gather
                 f"Row {p[-1]} of shard {shard} cannot be kept: the shard has {sizes[shard]} rows."
             )
     # Padding repeats the last kept row, where the likelihood is finite.
-    index = np.minimum(np.arange(padded_length(count)), count - 1)
+    index = np.minimum(np.arange(kept_length(count, int(sizes.max()))), count - 1)
     rows, own = gather(np.repeat(np.arange(len(sizes)), counts)[index], np.concatenate(unique)[index])
     weights = (np.arange(len(index)) < count) * (np.ones(len(index)) if own is None else np.asarray(own))
-    table = np.full((len(unique), padded_length(int(counts.max()))), sizes.max(), dtype=np.int32)
+    table = np.full((len(unique), kept_positions_length(int(counts.max()))), sizes.max(), dtype=np.int32)
     for shard, p in enumerate(unique):
         table[shard, : len(p)] = p
     return Kept(rows, jax.device_put(weights.astype(float_type())), table, count)
 
 
-def padded_length(count: int) -> int:
-    """Round up to one of few lengths: a multiple of 8, and of an eighth of the power of two below.
+def rounded(count: int) -> int:
+    """Round up by at most 1/64, to one of few lengths.
 
     Examples
     --------
-    >>> padded_length(3), padded_length(100), padded_length(6369)
-    (8, 104, 6656)
+    >>> rounded(60), rounded(5_810), rounded(5_811)
+    (60, 5824, 5824)
     """
-    step = max(8, 1 << max(count.bit_length() - 4, 0))
+    step = 1 << max(count.bit_length() - 7, 0)
     return -(-count // step) * step
+
+
+def kept_length(count: int, capacity: int) -> int:
+    """Round the number of kept rows up to a sixteenth of a shard, so that those of another seed have the same length.
+
+    Examples
+    --------
+    >>> kept_length(96, 5_810), kept_length(97, 5_810), kept_length(3, 50)
+    (364, 364, 8)
+    """
+    step = max(8, rounded(capacity) // 16)
+    return -(-count // step) * step
+
+
+def kept_positions_length(count: int) -> int:
+    """Round the number of kept rows of one shard up to 16, 64, 256, ...
+
+    Examples
+    --------
+    >>> kept_positions_length(5), kept_positions_length(17)
+    (16, 64)
+    """
+    return max(16, 4 ** math.ceil(math.log(count, 4)))
 
 
 def groups_of(shards: Sequence[int], size: int) -> Iterator[tuple[list[int], np.ndarray]]:
@@ -239,7 +268,7 @@ def make_batch(
         kept_rows=kept.rows if kept else None,
         kept_weights=kept.weights if kept else None,
         kept_positions=jax.device_put(kept.positions[shards]) if kept else None,
-        capacity=blocks.capacity,
+        capacity=blocks.slots,
         order=order,
     )
 

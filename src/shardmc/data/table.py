@@ -257,7 +257,7 @@ class TableSource(Source):
         needed = self.num_rows * sum(column.row_bytes for column in partitioner.columns)
         if not self._reader.in_memory and needed > self._limits.memory:
             return self._stream(partitioner, structure, partition, seed)
-        sink = MemorySink(partitioner.columns, self.num_rows)
+        sink = MemorySink(partitioner.columns, self.num_rows, partitioner.sizes)
         partitioner.run(sink)
         arrays = sink.on_device()
         weights = arrays.pop() if partitioner.has_weights else None

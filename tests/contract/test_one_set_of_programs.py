@@ -1,0 +1,72 @@
+"""Another seed, another prior or a few rows more compile nothing: ten fits with the programs of the first."""
+
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shardmc
+
+
+@pytest.fixture
+def compilations():
+    """A list that grows with every program that XLA compiles or loads from a cache."""
+    found = []
+
+    def listen(event, duration, **_):
+        if event.endswith("backend_compile_duration"):
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def simulated(rows):
+    rng = np.random.default_rng(0)
+    x = rng.standard_t(2, size=(rows, 3)).astype(np.float32)  # heavy tails: some rows have high leverage
+    y = (rng.random(rows) < 1 / (1 + np.exp(-x @ np.array([1.0, -0.5, 0.2])))).astype(np.float32)
+    return {"x": x, "y": y}
+
+
+def logistic(scale):
+    def log_likelihood(params, rows):
+        eta = rows["x"] @ params["beta"]
+        return rows["y"] * eta - jnp.logaddexp(0.0, eta)
+
+    return shardmc.Model(
+        log_likelihood, lambda params: -0.5 * jnp.sum((params["beta"] / scale) ** 2), {"beta": 3}
+    )
+
+
+@pytest.mark.slow
+def test_ten_fits_compile_nothing_after_the_first(compilations):
+    kept = []
+    for seed in range(10):
+        compilations.clear()
+        # Lengths of arrays and shards are rounded up by less than 1/64. From 80,000 rows on the next step is at 80,896.
+        posterior = shardmc.fit(
+            logistic(1 + seed),
+            simulated(80_001 + 50 * seed),
+            shards=40,
+            draws=800,
+            seed=seed,
+            precision="single",
+        )
+        assert bool(compilations) == (seed == 0)
+        kept.append(posterior.plan.kept_rows)
+        assert np.abs(posterior.theta.mean(axis=0) - [1.0, -0.5, 0.2]).max() < 0.2
+    assert (
+        len(set(kept)) > 1
+    )  # the seeds keep different numbers of rows, without which this would show little
+
+
+def test_folds_of_a_cross_validation_share_their_programs(compilations):
+    rows = simulated(50_003)
+    fold = np.arange(50_003) % 5
+    table = {"a": rows["x"][:, 0], "b": rows["x"][:, 1], "y": rows["y"]}
+    for number in range(3):
+        compilations.clear()
+        train = {name: column[fold != number] for name, column in table.items()}
+        shardmc.glm("y ~ a + b", train, "bernoulli", shards=20, draws=400, precision="single")
+        assert bool(compilations) == (number == 0)

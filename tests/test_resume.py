@@ -203,7 +203,9 @@ def test_other_weights_of_the_rows_are_noticed(tmp_path):
     shardmc.fit(model, rows, weights=weights, **options)
     shardmc.fit(model, rows, weights=weights.copy(), **options)
     weights[0] = 2
-    with pytest.raises(RunError, match="plan content is"):
+    with pytest.raises(
+        RunError, match="its row weights, its strata or the functions of its sampler are different"
+    ):
         shardmc.fit(model, rows, weights=weights, **options)
 
 

@@ -269,3 +269,36 @@ def test_another_version_is_named_where_the_model_differs():
     assert there.differences(here) == [
         "its model or priors are different, or computed differently by other versions (jax 0.1 there, 0.2 here)"
     ]
+
+
+def test_a_gibbs_sampler_that_computes_something_else_is_another_run(monkeypatch):
+    """Its steps contain the prior, so they count like the model."""
+
+    def step(key, state, y, weights):
+        precision = weights.sum() + 1 / helper_module.SCALE**2
+        mean = weights @ y / precision
+        return {"mu": mean + jax.random.normal(key) / jnp.sqrt(precision), "sweeps": state["sweeps"] + SCALE}
+
+    def content(observed="mu"):
+        gibbs = shardmc.Gibbs(
+            step,
+            lambda key, y, weights: {"mu": weights @ y / weights.sum(), "sweeps": 0.0},
+            lambda state: {"mu": state[observed]},
+        )
+        return gibbs.content(jax.ShapeDtypeStruct((1,), np.float32))
+
+    before = content()
+    assert content() == before != content("sweeps")
+    monkeypatch.setattr(helper_module, "SCALE", 3.0)
+    assert content() != before
+    monkeypatch.undo()
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert content() != before, "what is not observed counts too"
+
+
+def test_other_weights_are_reported_as_such():
+    there = Manifest({"shards": 1, "content": "1"}, data="a", model="b")
+    here = Manifest({"shards": 1, "content": "2"}, data="a", model="b")
+    assert there.differences(here) == [
+        "its row weights, its strata or the functions of its sampler are different"
+    ]

@@ -326,3 +326,29 @@ def test_appending_to_a_weighted_posterior_needs_the_old_weights(table):
     with pytest.raises(OptionError, match="without weights"):
         shardmc.append(plain, MODEL, new, old_data=old, old_weights=weights, **few)
     assert shardmc.append(plain, MODEL, new, weights=np.full(200, 2.0), **few).plan.weighted
+
+
+# The command line.
+
+
+def test_the_command_line_refuses_in_one_sentence(tmp_path, command):
+    lines = csv_lines()
+    lines[101] = '100,1.0,"open'
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    done = command("fit", "rows.csv", "y ~ x", "--out", "run")
+    assert done.returncode == 2
+    assert "the quote that opens in line 102 is not closed" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_command_line_resumes_with_trusted_files(tmp_path, command, monkeypatch, parquet):
+    monkeypatch.setattr("shardmc.data.hashing._WHOLE", 0)
+    call = ("fit", "rows.parquet", "y ~ x", "--draws", "40", "--shards", "2", "--no-report", "--out", "run")
+    assert command(*call).returncode == 0
+    os.utime(parquet, (1, 1))
+    refused = command(*call)
+    assert refused.returncode == 2
+    assert "--trust-files" in refused.stderr
+    assert command(*call, "--trust-files").returncode == 0

@@ -126,16 +126,23 @@ class Scratch:
             return False
 
     def _publish(self, target: Path) -> None:
-        if not self._is_complete(target):
-            with contextlib.suppress(OSError):  # there is none, which is the usual case
-                shutil.rmtree(target.rename(f"{target}.{secrets.token_hex(8)}{_PART}"), ignore_errors=True)
-            with contextlib.suppress(OSError):  # another run was faster
+        """Give the folder its name. If another run was faster, use the folder of that run, which holds the same."""
+        for _ in range(2):
+            try:
                 self.path = self.path.rename(target)
-        if self.path != target and self._is_complete(target):
-            self.discard()
-            self.path = target
-        if self.path == target:
-            self._unlock()
+            except OSError:
+                if self._is_complete(target):
+                    self.discard()
+                    self.path = target
+                    return
+                # Not a folder of a run, which is complete as soon as it has its name: somebody changed it.
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(
+                        target.rename(f"{target}.{secrets.token_hex(8)}{_PART}"), ignore_errors=True
+                    )
+            else:
+                self._unlock()
+                return
 
     def _unlock(self) -> None:
         if self._lock is not None:

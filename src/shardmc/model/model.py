@@ -18,7 +18,7 @@ from shardmc.errors import ModelError
 from shardmc.model.coordinates import Coordinates, Params, blockwise
 from shardmc.model.fingerprint import fingerprint
 from shardmc.model.precision import Rewritten
-from shardmc.model.traced import traced_fingerprint
+from shardmc.model.traced import few_rows, traced_fingerprint
 from shardmc.model.user_functions import WatchedDict
 from shardmc.types import Rows
 
@@ -49,8 +49,6 @@ class Density(Protocol):
         """Log prior, a number."""
         ...
 
-
-_TRACED_ROWS = 4
 
 _models: weakref.WeakValueDictionary[str, Model] = weakref.WeakValueDictionary()
 
@@ -232,9 +230,6 @@ class Model(Coordinates, Recipe):
         """
         described = [(name, parameter.describe()) for name, parameter in self.parameters.items()]
         theta = jax.ShapeDtypeStruct((self.dim,), np.float32)
-        few = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((_TRACED_ROWS, *leaf.shape[1:]), leaf.dtype), rows
-        )
         likelihood, prior, derived = (
             self.log_likelihood_function,
             self.log_prior_function,
@@ -244,7 +239,11 @@ class Model(Coordinates, Recipe):
         parts = [getattr(likelihood, "fingerprint_text", "")]
         # The likelihood of groups is that of their rows, integrated over effects.
         of_rows = getattr(likelihood, "fingerprint_function", likelihood)
-        parts.append(traced_fingerprint(lambda theta, rows: of_rows(self.constrain(theta), rows), theta, few))
+        parts.append(
+            traced_fingerprint(
+                lambda theta, rows: of_rows(self.constrain(theta), rows), theta, few_rows(rows)
+            )
+        )
         parts.append(traced_fingerprint(self.constrain_with_jacobian, theta))
         for function in (prior, derived):
             if function is not None:

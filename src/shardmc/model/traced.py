@@ -12,7 +12,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from shardmc.model.fingerprint import fingerprint, without_addresses
 from shardmc.model.precision import double_precision
+from shardmc.types import Rows
 
+_ROWS = 4
 _WIDE = {"f": np.float64, "i": np.int64, "u": np.int64}
 
 
@@ -47,6 +49,15 @@ def traced_fingerprint(function: Callable[..., Any], *args: Any) -> str:
     structures = f"{jax.tree.structure(args)} -> {jax.tree.structure(shape)}"
     program = hash_program(closed)
     return hashlib.sha256(f"{without_addresses(structures)} {program}".encode()).hexdigest()[:32]
+
+
+def few_rows(rows: Rows) -> Rows:
+    """Shapes and types of a few rows of this structure.
+
+    >>> few_rows(np.zeros((100, 2), np.float32))
+    ShapeDtypeStruct(shape=(4, 2), dtype=float32)
+    """
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((_ROWS, *leaf.shape[1:]), leaf.dtype), rows)
 
 
 def hash_program(program: ClosedJaxpr) -> str:

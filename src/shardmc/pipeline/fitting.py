@@ -25,7 +25,7 @@ from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
 from shardmc.pipeline.stage import Job
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, LocateShards, SampleShards
 from shardmc.posterior import Plan, Posterior
-from shardmc.sample import Auto, Sampler
+from shardmc.sample import Auto, Gibbs, Sampler
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import checked_seed
 from shardmc.types import Combiner, Data, Progress
@@ -174,8 +174,9 @@ def fit(
             rows, bound = driver.timed("read", front_end.open, source, seed)
             count = number_of_shards(shards, rows, bound.dim, draws)
             partition = Partition(count, shuffle, stratify, weights)
-            # What the text of the options does not show: the weights of the rows, and the code of the user's functions.
-            content = fingerprint(partition.fingerprint, vars(sampler), vars(combiner))
+            # What the options do not show as text: the weights of the rows, and what the user's functions compute.
+            own = sampler.content(rows.row_shapes()) if isinstance(sampler, Gibbs) else vars(sampler)
+            content = fingerprint(partition.fingerprint, own, vars(combiner))
             plan = Plan(rows=rows.num_rows, shards=count, content=content, **asked)
             folder.begin(source, rows, bound, plan)
             blocks = driver.timed("split", rows.split, partition, seed)

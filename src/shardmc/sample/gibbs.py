@@ -15,6 +15,8 @@ from jax import lax
 
 from shardmc.errors import ModelError, OptionError
 from shardmc.model import Model
+from shardmc.model.fingerprint import fingerprint
+from shardmc.model.traced import few_rows, traced_fingerprint
 from shardmc.sample.sampler import Chains, Sampler, State, Tuning
 from shardmc.target import Target
 from shardmc.types import Rows
@@ -224,6 +226,23 @@ class Gibbs(Sampler):
         except TypeError:
             return False
         return True
+
+    def content(self, rows: Rows) -> list[Any]:
+        """What it computes for rows of this structure, and its options: equal for equal samplers in every session."""
+
+        def sweep(rows: Rows, weights: jax.Array, power: jax.Array) -> tuple[State, Any]:
+            key = jax.random.key(0)
+            extra = (power,) if self.takes_power else ()
+            state = self.step(key, self.init(key, rows, weights), rows, weights, *extra)
+            return state, self.observe(state)
+
+        few = few_rows(rows)
+        weights = jax.ShapeDtypeStruct(jax.tree.leaves(few)[0].shape[:1], np.float32)
+        try:
+            computed = traced_fingerprint(sweep, few, weights, jax.ShapeDtypeStruct((), np.float32))
+        except Exception:  # sampling says what is wrong with the functions
+            computed = fingerprint(self.step, self.init, self.observe)
+        return [computed, self.warmup, self.thin, self.chains, self.whole]
 
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         key_whole, key_start, key_run = jax.random.split(key, 3)

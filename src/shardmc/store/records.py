@@ -120,6 +120,7 @@ class Manifest:
 
 _ADVICE = "Repair it from a copy, or use another folder."
 _ABSENT = "absent"
+_OTHER_CONTENT = "its row weights, its strata or the functions of its sampler are different"
 
 
 def other_data(there: str, here: str) -> list[str]:
@@ -155,7 +156,11 @@ def plan_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[
     ['plan seed is 0 there and 1 here']
     """
     pairs = [(key, there.get(key, _ABSENT), here.get(key, _ABSENT)) for key in sorted({*there, *here})]
-    return [f"plan {key} is {_shown(a)} there and {_shown(b)} here" for key, a, b in pairs if not _same(a, b)]
+    return [
+        _OTHER_CONTENT if key == "content" else f"plan {key} is {_shown(a)} there and {_shown(b)} here"
+        for key, a, b in pairs
+        if not _same(a, b)
+    ]
 
 
 def _same(a: Any, b: Any) -> bool:

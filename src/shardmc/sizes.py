@@ -13,18 +13,18 @@ from shardmc.errors import OptionError, ShardmcError, unknown
 
 @final
 @dataclass(frozen=True)
-class Limits:
+class InputLimits:
     """The limits, with their defaults. Honest input stays far below them; input that is made to exhaust does not.
 
     Examples
     --------
-    >>> Limits().depth
+    >>> InputLimits().depth
     64
     """
 
-    terms: int = 20_000
+    terms: int = 5_000
     """Terms of a formula while its products and powers are expanded."""
-    coefficients: int = 10_000
+    coefficients: int = 2_000
     """Columns of a design matrix."""
     basis: int = 200
     """Columns of one poly(...) or spline."""
@@ -38,11 +38,11 @@ class Limits:
     """Groups and variables in a netCDF file."""
 
 
-_current: ContextVar[Limits] = ContextVar("limits", default=Limits())  # noqa: B039 - it is frozen
+_current: ContextVar[InputLimits] = ContextVar("limits", default=InputLimits())  # noqa: B039 - it is frozen
 
 
 @contextmanager
-def limits(**raised: int) -> Iterator[Limits]:
+def limits(**raised: int) -> Iterator[InputLimits]:
     """Use other limits within a block, for input that you trust.
 
     Parameters
@@ -58,7 +58,7 @@ def limits(**raised: int) -> Iterator[Limits]:
     ...     current.terms
     50000
     """
-    names = [each.name for each in fields(Limits)]
+    names = [each.name for each in fields(InputLimits)]
     for name, value in raised.items():
         if name not in names:
             raise unknown("limit", name, names)

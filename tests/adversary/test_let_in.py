@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import zipfile
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -363,3 +364,60 @@ def test_a_pipe_called_csv_is_not_waited_for(good, tmp_path):
         shardmc.glm("y ~ x", pipe)
     with pytest.raises(ShardmcError, match=r"rows\.csv"):
         shardmc.combine([pipe, pipe])
+
+
+# Escape sequences.
+
+HOSTILE = "ok\x1b[2J\x07\u202e"
+
+
+@pytest.fixture(scope="module")
+def hostile():
+    rng = np.random.default_rng(0)
+    table = {
+        "y": rng.normal(size=400),
+        "g": rng.choice(["a", HOSTILE], 400),
+        "clinic": rng.choice([f"{HOSTILE}{k}" for k in range(10)], 400),
+    }
+    return shardmc.glm("y ~ g + (1 | clinic)", table, draws=60, shards=1, check=False)
+
+
+def is_plain(text):
+    return not any(c in text for c in HOSTILE[2:] if not c.isprintable())
+
+
+def test_nothing_that_is_printed_holds_an_escape_sequence(hostile):
+    assert any(HOSTILE in name for name in hostile.draws)
+    for shown in (hostile, hostile.summary(), hostile.effects(), hostile.notes, hostile.findings):
+        assert is_plain(str(shown))
+        assert is_plain(repr(shown))
+    assert is_plain(hostile._repr_html_())
+    assert any("\\x1b" in name for name in hostile.summary().index)
+
+
+def test_a_certificate_shows_names_without_escape_sequences():
+    y = np.random.default_rng(0).normal(3.0, 1.0, size=1_000).astype(np.float32)
+    certificate = shardmc.fit(mean_model(), y, shards=1, draws=60).certificate
+    assert certificate is not None
+    assert is_plain(repr(replace(certificate, sentence=f"The mean of {HOSTILE} is off.")))
+
+
+def test_messages_hold_no_escape_sequence(hostile):
+    from shardmc.errors import DataError
+
+    assert is_plain(str(DataError(f"Column {HOSTILE} is empty.")))
+    with pytest.raises(ShardmcError) as caught:
+        hostile.predict({"g": [f"new{HOSTILE}"], "clinic": ["x"]})
+    assert is_plain(str(caught.value))
+
+
+def test_the_command_line_prints_no_escape_sequence(hostile, tmp_path):
+    from typer.testing import CliRunner
+
+    from shardmc.cli.app import app
+
+    hostile.save(tmp_path / "posterior.nc")
+    out = tmp_path / f"page{HOSTILE[2:5]}.html"
+    written = CliRunner().invoke(app, ["report", str(tmp_path / "posterior.nc"), "--out", str(out)])
+    assert written.exit_code == 0
+    assert is_plain(written.output)

@@ -120,7 +120,7 @@ def refuse_unpacking(path: Path | str, packed: int, unpacked: int) -> None:
 def _datasets(opened: Any, path: Path) -> Iterator[Any]:
     """Every variable of an HDF5 file. Links, loops and variables that are stored elsewhere are refused."""
     import h5py
-    from h5py import h5o
+    from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue] - a compiled module
 
     waiting: list[tuple[Any, str, int]] = [(opened, "", 0)]
     seen = {h5o.get_info(opened.id).addr}

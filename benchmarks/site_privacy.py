@@ -27,8 +27,7 @@ Linear regression with {dim} coefficients and known residual sd 1, {rows:,} rows
   sqrt(K / N). Without noise, the error is that of {draws:,} draws.
 - *sd ratio*: sd of the combined draws divided by that of the posterior of all rows, mean over rounds and coefficients.
 - *attack*: root mean square of the error with which somebody who knows all other rows of the site, and the predictors
-  of the last one, recovers its response from the site's mode. Somebody who does not have the file guesses it with an
-  error of 1.
+  of the last one, recovers its response from the site's mode. Without the file, the error of the best guess is 1.
 
 {table}
 """

@@ -13,13 +13,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, _interrupted)
     from shardmc.cli.app import app, keep_compiled_programs
     from shardmc.errors import ShardmcError
-    from shardmc.names import shown_text
 
     keep_compiled_programs()
     try:
         app()
     except ShardmcError as error:
-        print(f"shardmc: {shown_text(str(error))}", file=sys.stderr)
+        print(f"shardmc: {error}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from shardmc.names import shown_text
+
 _MOST_NAMED = 12
 
 
@@ -55,7 +57,7 @@ def report(
 
     posterior = shardmc.load(run)
     path = out or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
-    typer.echo(f"Wrote {write_report(posterior, path)}.")
+    typer.echo(shown_text(f"Wrote {write_report(posterior, path)}."))
 
 
 def predict(
@@ -86,4 +88,4 @@ def predict(
         raise unknown("kind of prediction", kind, kinds)
     options = {"interval": interval, "draws": draws, "seed": seed, "groups": groups}
     count = predict_file(shardmc.load(run), rows, out, kind, **options)  # type: ignore[arg-type]
-    typer.echo(f"Wrote predictions of {count:,} rows to {out}.")
+    typer.echo(shown_text(f"Wrote predictions of {count:,} rows to {out}."))

@@ -33,6 +33,7 @@ from shardmc.data.partition import MemorySink, Partitioner
 from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Blocks, Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, unknown
+from shardmc.sizes import refuse_above
 from shardmc.types import Rows
 
 
@@ -73,6 +74,11 @@ def spread_positions(num_rows: int, count: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed_for("sample", seed)).integers(edges[:-1], edges[1:])
 
 
+def refuse_wide(num_columns: int) -> None:
+    """Refuse a table with more columns than the limit."""
+    refuse_above("columns", num_columns, f"The table has {num_columns:,} columns", DataError)
+
+
 _LOOK_ENTRIES = 1000  # entries from which the type of a column of Python objects is learned
 
 
@@ -86,14 +92,15 @@ class FrameReader(TableReader):
         self.num_rows = len(frame)
         if self.num_rows == 0:
             raise DataError("The table is empty: it has no rows.")
+        refuse_wide(len(frame.columns))
         # pandas allows any object as a column's name. Everything else needs text.
         refuse_repeated([str(name) for name in frame.columns])
         self._frame = frame.rename({name: str(name) for name in frame.columns if not isinstance(name, str)})
-        self.types = {name: self._type(name) for name in self._frame.columns}
+        self.types = {name: self._type(name, kind) for name, kind in self._frame.schema.items()}
 
-    def _type(self, name: str) -> pa.DataType:
+    def _type(self, name: str, kind: nw.dtypes.DType) -> pa.DataType:
         # pandas may store text as objects, whose type is known from the entries only.
-        rows = _LOOK_ENTRIES if self._frame.schema[name] in (nw.Object, nw.String, nw.Unknown) else 0
+        rows = _LOOK_ENTRIES if kind in (nw.Object, nw.String, nw.Unknown) else 0
         try:
             return self._frame.select(name)[:rows].to_arrow().schema.field(0).type
         except (pa.ArrowException, TypeError, ValueError):

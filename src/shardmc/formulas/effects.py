@@ -13,6 +13,7 @@ from shardmc.errors import OptionError, RunError, unknown
 from shardmc.formulas.design import design_of
 from shardmc.formulas.groups import Factor
 from shardmc.formulas.mixed import effect_parameter
+from shardmc.names import shown
 from shardmc.posterior import Posterior
 from shardmc.posterior.groups import SEPARATOR, skewed
 from shardmc.posterior.prediction import check_interval, evenly
@@ -66,7 +67,7 @@ def effects(posterior: Posterior, factor: str | None = None, *, interval: float 
         mean, sd = draws.mean(axis=0), draws.std(axis=0, ddof=1)
         lower, upper = np.quantile(draws, [tail, 1 - tail], axis=0)
     found = {"mean": mean, "sd": sd, "lower": lower, "upper": upper}
-    names = [label.replace(SEPARATOR, ":") for label in labels]
+    names = [shown(label.replace(SEPARATOR, ":")) for label in labels]
     index = pd.Index(names, name=chosen.name)
     if len(chosen.effects) > 1:
         index = pd.MultiIndex.from_product([names, chosen.effects], names=[chosen.name, "effect"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,8 @@ from shardmc.formulas.groups import labels_of
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
 from shardmc.seeds import Purpose, checked_seed, generator
-from shardmc.store.files import not_written
+from shardmc.sizes import memory_explained
+from shardmc.store.files import replacing
 from shardmc.types import Data
 
 if TYPE_CHECKING:
@@ -134,6 +136,7 @@ class Predictor:
             yield chunk, len(table)
 
 
+@memory_explained("The prediction", "Use fewer draws (draws=), fewer rows at a time, or shardmc predict.")
 def predict(
     posterior: Posterior,
     rows: Data,
@@ -226,29 +229,17 @@ def predict_file(
     target = Path(out)
     if target.is_dir():
         raise RunError(f"{target} is a folder; name the Parquet file to write.")
-    temporary = target.with_name(f".{target.name}.part")
-    try:
-        temporary.touch()
-    except OSError as error:
-        raise not_written(target, error) from error
     done = 0
-    writer: pq.ParquetWriter | None = None
-    try:
+    with replacing(target) as temporary, contextlib.ExitStack() as opened:
+        writer: pq.ParquetWriter | None = None
         for table in _tables(Predictor.of(posterior, draws, groups, seed), rows, kind, interval, seed):
             piece = pa.Table.from_pandas(table, preserve_index=False)
             if writer is None:
-                writer = pq.ParquetWriter(temporary, piece.schema)
+                writer = opened.enter_context(pq.ParquetWriter(temporary, piece.schema))
             writer.write_table(piece)
             done += len(piece)
             if on_rows is not None:
                 on_rows(done)
-        if writer is not None:
-            writer.close()
-            os.replace(temporary, target)
-    finally:
-        if writer is not None and writer.is_open:
-            writer.close()
-        temporary.unlink(missing_ok=True)
     return done
 
 

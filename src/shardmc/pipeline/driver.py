@@ -18,6 +18,7 @@ from shardmc.model import Model
 from shardmc.pipeline.stage import Job, Stage, State, known
 from shardmc.posterior import Plan, Posterior
 from shardmc.sample import ShardChains
+from shardmc.sizes import memory_explained
 from shardmc.store.records import Manifest, package_versions
 from shardmc.store.run import Run
 from shardmc.types import Progress
@@ -86,6 +87,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_SAVE_MEMORY = (
+    "Take more shards (shards=), fewer draws (draws=) or precision='single'. A smaller memory= reads files shard by "
+    "shard. Finished shards of a run folder are kept."
+)
+
+
 class Driver:
     """Runs the stages of a job one by one and assembles the posterior."""
 
@@ -99,7 +106,8 @@ class Driver:
         """Call a function, and record its time and progress under this name."""
         self._report(name, 0, 1)
         start = time.perf_counter()
-        result = verb(*args, **kwargs)
+        with memory_explained(f"The stage {name!r}", _SAVE_MEMORY):
+            result = verb(*args, **kwargs)
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
         self._report(name, 1, 1)
         return result

@@ -19,6 +19,7 @@ from shardmc.names import shown, shown_text
 from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.prediction import predict_by
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
+from shardmc.sizes import memory_explained
 from shardmc.types import Data, Finding
 
 if TYPE_CHECKING:
@@ -195,33 +196,10 @@ class Posterior:
 
         `mean_error` is the certificate's estimate of the error of the mean, in posterior standard deviations.
         `sd_ratio` is its estimate of the draws' standard deviation divided by that of the posterior. Both refer to the
-        unconstrained coordinate, and are missing if a parameter has no coordinate of its own.
+        unconstrained coordinate, and are missing if a parameter has no coordinate of its own. Control characters in
+        names are written as escapes.
         """
-        import pandas as pd
-        from arviz_stats.base.array import array_stats
-
-        columns = self.flat()
-        values = np.stack(list(columns.values()), axis=-1)
-        chained = values.reshape(*self.chains, values.shape[-1])
-        tail = (1 - interval) / 2
-        low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)
-        table = pd.DataFrame(
-            {
-                "mean": np.nanmean(values, axis=0),
-                "sd": np.nanstd(values, axis=0, ddof=1),
-                f"{100 * tail:g}%": low,
-                f"{100 * (1 - tail):g}%": high,
-                "ess": array_stats.ess(chained, chain_axis=0, draw_axis=1),
-                "r_hat": _r_hat(chained),
-            },
-            index=pd.Index(list(columns), name="parameter"),
-        )
-        if self.certificate is not None:
-            own = dict(zip(self.certificate.names, range(len(self.names)), strict=False))
-            pick = [own.get(name) for name in columns]
-            table["mean_error"] = [np.nan if k is None else self.certificate.mean_error[k] for k in pick]
-            table["sd_ratio"] = [np.nan if k is None else self.certificate.sd_ratio[k] for k in pick]
-        return table
+        return summary_by_name(self, interval).rename(index=shown)
 
     @cached_property
     def tree(self) -> xr.DataTree:
@@ -333,6 +311,9 @@ class Posterior:
         return f"Posterior({self.num_draws} draws of {names} from {source}; {shown_text(verdict)})"
 
 
+@memory_explained(
+    "Reading the result", "Read it on a machine with more memory, or open it with xarray in pieces."
+)
 def load(path: str | Path) -> Posterior:
     """Read a posterior from a file that `Posterior.save` wrote, or from a run folder.
 
@@ -363,6 +344,35 @@ def load(path: str | Path) -> Posterior:
         return Posterior.from_tree(tree)
     except RunError as error:
         raise RunError(f"{path} cannot be used. {error}") from error
+
+
+def summary_by_name(posterior: Posterior, interval: float = 0.95) -> pd.DataFrame:
+    """What `Posterior.summary` shows, with the names of the parameters as they were given."""
+    import pandas as pd
+    from arviz_stats.base.array import array_stats
+
+    columns = posterior.flat()
+    values = np.stack(list(columns.values()), axis=-1)
+    chained = values.reshape(*posterior.chains, values.shape[-1])
+    tail = (1 - interval) / 2
+    low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)
+    table = pd.DataFrame(
+        {
+            "mean": np.nanmean(values, axis=0),
+            "sd": np.nanstd(values, axis=0, ddof=1),
+            f"{100 * tail:g}%": low,
+            f"{100 * (1 - tail):g}%": high,
+            "ess": array_stats.ess(chained, chain_axis=0, draw_axis=1),
+            "r_hat": _r_hat(chained),
+        },
+        index=pd.Index(list(columns), name="parameter"),
+    )
+    if posterior.certificate is not None:
+        own = dict(zip(posterior.certificate.names, range(len(posterior.names)), strict=False))
+        pick = [own.get(name) for name in columns]
+        table["mean_error"] = [np.nan if k is None else posterior.certificate.mean_error[k] for k in pick]
+        table["sd_ratio"] = [np.nan if k is None else posterior.certificate.sd_ratio[k] for k in pick]
+    return table
 
 
 def _r_hat(chained: np.ndarray) -> np.ndarray:

@@ -124,6 +124,7 @@ class StreamBlocks(Blocks):
     sizes: np.ndarray
     starts: np.ndarray  # (shard,) first row of each in the files
     kept: Kept | None = None
+    most_in_memory: int | None = None
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         # The arrays have one length, as if all shards were the largest: one compiled program then serves every batch.

@@ -29,6 +29,7 @@ from shardmc.data.columns import (
     refuse_repeated,
     shapes_of,
 )
+from shardmc.data.memory import give_back, say_need
 from shardmc.data.partition import MemorySink, Partitioner
 from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Blocks, Partition, Source, Transform, hash_arrays
@@ -263,6 +264,7 @@ class TableSource(Source):
         partitioner = Partitioner(self._read, columns, names, self.num_rows, partition, seed)
         needed = self.num_rows * sum(column.row_bytes for column in partitioner.columns)
         if not self._reader.in_memory and needed > self._limits.memory:
+            say_need(self._limits.memory, needed, len(partitioner.sizes))
             return self._stream(partitioner, structure, partition, seed)
         sink = MemorySink(partitioner.columns, self.num_rows, partitioner.sizes)
         partitioner.run(sink)
@@ -283,6 +285,8 @@ class TableSource(Source):
         if not scratch.is_complete:
             with ScratchSink(scratch, partitioner.columns, partitioner.sizes) as sink:
                 partitioner.run(sink)
+            give_back()
+        largest = int(partitioner.sizes.max()) * sum(column.row_bytes for column in partitioner.columns)
         return StreamBlocks(
             scratch,
             tuple(partitioner.columns),
@@ -290,6 +294,7 @@ class TableSource(Source):
             partitioner.has_weights,
             partitioner.sizes,
             partitioner.starts,
+            most_in_memory=max(1, self._limits.memory // largest) if self._limits.memory else None,
         )
 
     def _layout(self) -> tuple[list[Column], Any]:

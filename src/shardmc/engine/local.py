@@ -166,7 +166,11 @@ class Local(Engine):
         """
         workers = self.workers or _default_workers()
         accelerated = is_accelerated()
-        size = self.batch or default_batch(blocks, 1 if accelerated else workers, accelerated)
+        size = default_batch(blocks, 1 if accelerated else workers, accelerated)
+        if blocks.most_in_memory is not None:
+            # One batch in each call, one that waits for a call, and one that is being read.
+            size = max(1, min(size, blocks.most_in_memory // (workers + 2)))
+        size = self.batch or size
         return workers, size, min(self.width or default_width(program, blocks.capacity), size)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from shardmc.compiled import refuse_after_fork
 from shardmc.data import Source
+from shardmc.data.memory import give_back
 from shardmc.engine import Engine
 from shardmc.model import Model
 from shardmc.pipeline.stage import Job, Stage, State, known
@@ -123,6 +124,8 @@ class Driver:
                 ahead.compile(remaining[position:], job, state)
                 log = _StageLog(stage.name, self._folder, self._report)
                 state = self.timed(stage.name, stage.run, job, state, log)
+            if not state.blocks.in_memory:
+                give_back()
             if stage.part:
                 self._folder.write_part(stage.part, stage.save(state))
         return replace(state, notes=(*state.notes, *ahead.notes()))

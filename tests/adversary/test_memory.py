@@ -25,10 +25,11 @@ def number_of_programs() -> int:
     return len(jax.devices()[0].client.live_executables())
 
 
-def new_model() -> shardmc.Model:
+def new_model(power: int = 2) -> shardmc.Model:
+    """Models of equal steps share their programs, and the first is kept for all. Other powers are other steps."""
     return shardmc.Model(
-        lambda params, rows: -0.5 * (rows - params["mu"]) ** 2,
-        lambda params: -0.5 * params["mu"] ** 2 / 100,
+        lambda params, rows: -0.5 * (rows - params["mu"]) ** power,
+        lambda params: -0.5 * params["mu"] ** power / 100,
         {"mu": ()},
     )
 
@@ -41,14 +42,15 @@ def test_the_programs_of_old_models_are_forgotten(monkeypatch):
         monkeypatch.setattr(kept, "_most", 8 if kept is compiled_batch else 1)
     rows = np.random.default_rng(0).normal(2.0, 1.0, 600).astype(np.float32)
     models, counts = [], []
-    for _ in range(4):
-        model = new_model()
+    for number in range(4):
+        model = new_model(2 + 2 * number)
         models.append(weakref.ref(model))
         shardmc.fit(model, rows, shards=2, draws=40)
         del model
         counts.append(number_of_programs())
     assert models[0]() is None, "a model that nobody uses is still held"
-    assert counts[3] <= counts[1], "every model leaves programs behind"
+    # Other powers need one or two more small programs of JAX itself. A model has six or more of its own.
+    assert counts[3] < counts[1] + 6, "every model leaves programs behind"
 
 
 def test_the_programs_of_other_shapes_are_forgotten(monkeypatch):

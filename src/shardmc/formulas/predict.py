@@ -23,10 +23,10 @@ from shardmc.formulas.design import Design, design_of
 from shardmc.formulas.effects import GroupPart
 from shardmc.formulas.families import Statistic
 from shardmc.formulas.groups import labels_of
+from shardmc.guards.limits import memory_explained
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
 from shardmc.seeds import Purpose, checked_seed, generator
-from shardmc.sizes import memory_explained
 from shardmc.store.files import replacing
 from shardmc.types import Data
 

@@ -15,11 +15,11 @@ from shardmc.check.certificate import Certificate
 from shardmc.check.certification import Polished
 from shardmc.check.mixing import split_r_hat
 from shardmc.errors import RunError
+from shardmc.guards.limits import memory_explained
 from shardmc.names import shown, shown_text
 from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.prediction import predict_by
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
-from shardmc.sizes import memory_explained
 from shardmc.types import Data, Finding
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 
-from shardmc.check import Certify, certify_options
+from shardmc.check import Certify, certify_options, ordered
 from shardmc.combiners import named_combiner
 from shardmc.data import Partition, Source, as_source
 from shardmc.data.grouped import GroupedBlocks
+from shardmc.data.row_weights import weight_findings
 from shardmc.engine import Engine, Local
 from shardmc.errors import ModelError, OptionError
 from shardmc.locate import KEEP, asked_precision, precision_of_rows
@@ -171,6 +172,7 @@ def fit(
             source = as_source(data)
             given = {"shards": int(shards)} if isinstance(shards, int | np.integer) else {}
             folder.expect(source, {**asked, **given})
+            doubtful = weight_findings(source, weights)
             rows, bound = driver.timed("read", front_end.open, source, seed)
             count = number_of_shards(shards, rows, bound.dim, draws)
             partition = Partition(count, shuffle, stratify, weights)
@@ -200,6 +202,7 @@ def fit(
             plan, draws_per_shard=job.draws_per_shard, kept_rows=state.shards.num_kept, polish=polish
         )
         posterior = front_end.finish(driver.posterior(job, state, plan))
+        posterior = replace(posterior, findings=tuple(ordered((*posterior.findings, *doubtful))))
         folder.write_posterior(posterior)
     return posterior
 

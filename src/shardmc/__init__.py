@@ -110,6 +110,7 @@ def __dir__() -> list[str]:
 # Plots, pages and predictions are functions of a posterior in later layers; here they become its methods.
 HOMES.update(
     predict="shardmc.formulas",
+    predict_file="shardmc.formulas",
     effects="shardmc.formulas",
     effect_draws="shardmc.formulas",
     plot_effects="shardmc.report",

@@ -14,7 +14,9 @@ from shardmc.formulas.families import (
     Poisson,
     StudentT,
 )
-from shardmc.formulas.predict import posterior_predictive_check, predict, predict_file
+from shardmc.formulas.predict import predict
+from shardmc.formulas.predict_file import predict_file
+from shardmc.formulas.predictive_check import posterior_predictive_check
 from shardmc.formulas.priors import Prior
 from shardmc.formulas.regression import glm
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -13,11 +14,12 @@ import numpy as np
 from shardmc._methods import provided
 from shardmc.check.certificate import Certificate
 from shardmc.check.certification import Polished
-from shardmc.check.mixing import split_r_hat
 from shardmc.errors import RunError
 from shardmc.names import shown, shown_text
 from shardmc.posterior.groups import GroupMoments
+from shardmc.posterior.intervals import INTERVAL, IntervalKind
 from shardmc.posterior.prediction import predict_by
+from shardmc.posterior.summary import summarise_parameters, table_of_draws
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
 from shardmc.types import Data, Finding
 
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
     from matplotlib.figure import Figure
-
-_FEWEST_DRAWS = 4  # of a chain, for R-hat
 
 
 class _Record:
@@ -190,38 +190,30 @@ class Posterior:
                 columns[label] = values[(slice(None), *index)]
         return columns
 
-    def summary(self, interval: float = 0.95) -> pd.DataFrame:
-        """Mean, sd, central interval, effective size, R-hat and measured errors of every parameter.
+    def to_pandas(self) -> pd.DataFrame:
+        """The draws as a table: one column per scalar parameter, indexed by chain and draw as in ArviZ.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+        >>> model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"][0]) ** 2, None, {"mu": 1})
+        >>> table = shardmc.fit(model, y, shards=4, draws=200, check=False).to_pandas()
+        >>> list(table.columns), table.index.names, table.shape
+        (['mu[0]'], FrozenList(['chain', 'draw']), (200, 1))
+        """
+        return table_of_draws(self)
+
+    def summary(self, interval: float = INTERVAL, interval_kind: IntervalKind = "eti") -> pd.DataFrame:
+        """Mean, sd, interval, effective size, R-hat and measured errors of every parameter.
+
+        The interval is central (`interval_kind="eti"`), or the shortest one: that of highest density ("hdi").
 
         `mean_error` is the certificate's estimate of the error of the mean, in posterior standard deviations.
         `sd_ratio` is its estimate of the draws' standard deviation divided by that of the posterior. Both refer to the
         unconstrained coordinate, and are missing if a parameter has no coordinate of its own.
         """
-        import pandas as pd
-        from arviz_stats.base.array import array_stats
-
-        columns = self.flat()
-        values = np.stack(list(columns.values()), axis=-1)
-        chained = values.reshape(*self.chains, values.shape[-1])
-        tail = (1 - interval) / 2
-        low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)
-        table = pd.DataFrame(
-            {
-                "mean": np.nanmean(values, axis=0),
-                "sd": np.nanstd(values, axis=0, ddof=1),
-                f"{100 * tail:g}%": low,
-                f"{100 * (1 - tail):g}%": high,
-                "ess": array_stats.ess(chained, chain_axis=0, draw_axis=1),
-                "r_hat": _r_hat(chained),
-            },
-            index=pd.Index(list(columns), name="parameter"),
-        )
-        if self.certificate is not None:
-            own = dict(zip(self.certificate.names, range(len(self.names)), strict=False))
-            pick = [own.get(name) for name in columns]
-            table["mean_error"] = [np.nan if k is None else self.certificate.mean_error[k] for k in pick]
-            table["sd_ratio"] = [np.nan if k is None else self.certificate.sd_ratio[k] for k in pick]
-        return table
+        return summarise_parameters(self, interval, interval_kind)
 
     @cached_property
     def tree(self) -> xr.DataTree:
@@ -245,7 +237,8 @@ class Posterior:
         kind: str = "interval",
         *,
         function: Callable[[Any, Any], Any] | None = None,
-        interval: float = 0.95,
+        interval: float = INTERVAL,
+        interval_kind: IntervalKind = "eti",
         draws: int = 1000,
         seed: int = 0,
         groups: str = "known",
@@ -255,27 +248,55 @@ class Posterior:
         Parameters
         ----------
         rows
-            Arrays, a table, or the path of Parquet or CSV files; read piece by piece.
+            Arrays, a table, or the path of Parquet or CSV files; read piece by piece. The result has the index of a
+            pandas table. For a formula, rows with missing values get missing predictions, with a warning.
         kind
-            "mean", "interval" (of the expected response), "response" (a new one) or "draws", (draw, row).
+            "mean", "interval" (of the expected response), "link" (of the linear predictor), "response" (a new one) or
+            "draws", (draw, row).
         function
             For a model without a formula: (params, rows) -> one number per row, in JAX, with named parameters on
             the natural scale. It is evaluated for every draw.
-        interval, draws, seed
-            The interval's probability; how many of the draws to use; for kind "response".
+        interval, interval_kind
+            The interval's probability; "eti" (central) or "hdi" (of highest density).
+        draws, seed
+            How many of the draws to use; for kind "response".
         groups
             For a formula with group terms: "known" uses the effects of groups that the fit had, and integrates over
             those of new groups; "population" leaves effects out.
         """
         if function is None:
             return provided("predict")(
-                self, rows, kind, interval=interval, draws=draws, seed=seed, groups=groups
+                self,
+                rows,
+                kind,
+                interval=interval,
+                interval_kind=interval_kind,
+                draws=draws,
+                seed=seed,
+                groups=groups,
             )
-        return predict_by(self, rows, function, kind, interval=interval, draws=draws)
+        return predict_by(
+            self, rows, function, kind, interval=interval, interval_kind=interval_kind, draws=draws
+        )
 
-    def effects(self, factor: str | None = None, *, interval: float = 0.95) -> pd.DataFrame:
+    def predict_file(
+        self, rows: Data, out: str | os.PathLike[str], kind: str = "interval", **options: Any
+    ) -> Any:
+        """Predict any number of rows and write the predictions to a Parquet or CSV file, with a `key` column.
+
+        See `shardmc.formulas.predict_file` for the options.
+        """
+        return provided("predict_file")(self, rows, out, kind, **options)
+
+    def effects(
+        self,
+        factor: str | None = None,
+        *,
+        interval: float = INTERVAL,
+        interval_kind: IntervalKind = "eti",
+    ) -> pd.DataFrame:
         """Mean, sd and interval of the effects of every group, for a formula with group terms such as (1 | g)."""
-        return provided("effects")(self, factor, interval=interval)
+        return provided("effects")(self, factor, interval=interval, interval_kind=interval_kind)
 
     def effect_draws(self, factor: str | None = None, **options: Any) -> dict[str, np.ndarray]:
         """Draws of the effects of the groups named by `groups`: name of the effect -> (draw, group)."""
@@ -363,10 +384,3 @@ def load(path: str | Path) -> Posterior:
         return Posterior.from_tree(tree)
     except RunError as error:
         raise RunError(f"{path} cannot be used. {error}") from error
-
-
-def _r_hat(chained: np.ndarray) -> np.ndarray:
-    """Split R-hat (parameter,) of draws (chain, draw, parameter); the halves of one chain are compared as well."""
-    if chained.shape[1] < _FEWEST_DRAWS:
-        return np.full(chained.shape[-1], np.nan)
-    return split_r_hat(np.moveaxis(chained, -1, 0))

@@ -111,6 +111,10 @@ def __dir__() -> list[str]:
 HOMES.update(
     predict="shardmc.formulas",
     predict_file="shardmc.formulas",
+    contrast="shardmc.formulas",
+    marginal_effects="shardmc.formulas",
+    plot_contrast="shardmc.report",
+    plot_marginal_effects="shardmc.report",
     effects="shardmc.formulas",
     effect_draws="shardmc.formulas",
     plot_effects="shardmc.report",

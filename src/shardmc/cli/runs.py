@@ -99,4 +99,4 @@ def predict(
     count = shardmc.load(run).predict_file(rows, out, kind, key=key or (), groups=groups, **options)
     typer.echo(f"Wrote predictions of {count.rows:,} rows to {out}.")
     if count.incomplete:
-        typer.echo(count.sentence)
+        typer.echo(count.sentence())

@@ -1,5 +1,6 @@
 """Generalised linear models from formulas: fitting, priors, prediction."""
 
+from shardmc.formulas.contrasts import contrast, marginal_effects
 from shardmc.formulas.design import Design, design_of
 from shardmc.formulas.effects import effect_draws, effects
 from shardmc.formulas.families import (
@@ -33,10 +34,12 @@ __all__ = [
     "Poisson",
     "Prior",
     "StudentT",
+    "contrast",
     "design_of",
     "effect_draws",
     "effects",
     "glm",
+    "marginal_effects",
     "posterior_predictive_check",
     "predict",
     "predict_file",

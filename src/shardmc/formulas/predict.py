@@ -111,10 +111,15 @@ class Predictor:
         trials = self.design.roles.trial_values(chunk, count)
         return self.design.family.simulate(rng, self.linear(chunk, count), self.auxiliary, trials)
 
-    def pieces(self, rows: Data, at_once: int, also: Sequence[str] = ()) -> Iterator[Piece]:
-        """The rows of a table or file, `at_once` at a time, with the columns that predictions need and these."""
+    def pieces(
+        self, rows: Data, at_once: int, also: Sequence[str] = (), needed: Sequence[str] = ()
+    ) -> Iterator[Piece]:
+        """The rows of a table or file, `at_once` at a time, with the columns that predictions need and these.
+
+        A row that lacks a value of the columns `also` is complete; one that lacks a value of those `needed` is not.
+        """
         source = as_source(rows)
-        columns = list(dict.fromkeys([*self.kinds, *self.group_columns]))
+        columns = list(dict.fromkeys([*self.kinds, *self.group_columns, *needed]))
         refuse_unknown([*columns, *also], source)
         # A model with only an intercept reads no column, but needs the number of rows.
         read = list(dict.fromkeys([*columns, *also])) or source.column_names[:1]
@@ -164,25 +169,21 @@ class RowCount:
         for name, count in piece.missing.items():
             self.missing[name] = self.missing.get(name, 0) + count
 
-    @property
-    def sentence(self) -> str:
+    def sentence(self, outcome: str = "their predictions are missing") -> str:
         """What to say about rows with missing values; empty if there are none.
 
-        >>> RowCount(100, 2, {"age": 2}).sentence
+        >>> RowCount(100, 2, {"age": 2}).sentence()
         "2 of 100 rows have missing values in 'age' (2): their predictions are missing."
         """
         if not self.incomplete:
             return ""
         columns = ", ".join(f"{name!r} ({count:,})" for name, count in self.missing.items())
-        return (
-            f"{self.incomplete:,} of {self.rows:,} rows have missing values in {columns}: their predictions are "
-            "missing."
-        )
+        return f"{self.incomplete:,} of {self.rows:,} rows have missing values in {columns}: {outcome}."
 
-    def warn(self) -> None:
+    def warn(self, outcome: str = "their predictions are missing") -> None:
         """Warn of rows with missing values."""
         if self.incomplete:
-            warnings.warn(self.sentence, UserWarning, stacklevel=4)
+            warnings.warn(self.sentence(outcome), UserWarning, stacklevel=4)
 
 
 def predict(

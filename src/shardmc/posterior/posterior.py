@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -287,6 +287,28 @@ class Posterior:
         See `shardmc.formulas.predict_file` for the options.
         """
         return provided("predict_file")(self, rows, out, kind, **options)
+
+    def contrast(self, variable: str, values: Sequence[Any] | None = None, **options: Any) -> pd.DataFrame:
+        """Differences, ratios or odds ratios of predictions between values of a predictor, averaged over rows.
+
+        See `shardmc.formulas.contrast` for the options.
+        """
+        return provided("contrast")(self, variable, values, **options)
+
+    def marginal_effects(self, variable: str, **options: Any) -> pd.DataFrame:
+        """The average slope of predictions in a predictor, or their differences between its levels.
+
+        See `shardmc.formulas.marginal_effects` for the options.
+        """
+        return provided("marginal_effects")(self, variable, **options)
+
+    def plot_contrast(self, variable: str, values: Sequence[Any] | None = None, **options: Any) -> Figure:
+        """Means and intervals of contrasts, with the options of `contrast`."""
+        return provided("plot_contrast")(self, variable, values, **options)
+
+    def plot_marginal_effects(self, variable: str, **options: Any) -> Figure:
+        """Means and intervals of marginal effects, with the options of `marginal_effects`."""
+        return provided("plot_marginal_effects")(self, variable, **options)
 
     def effects(
         self,

@@ -33,6 +33,10 @@ class _Successes(Family):
         if self.link not in _LINKS:
             raise unknown(f"link of family {self.name!r}", self.link, _LINKS)
 
+    @property
+    def exp_of_link(self) -> str | None:
+        return "odds_ratio" if self.link == "logit" else None
+
     def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
         # No overlap, except in one common value, between failures and successes; no row has both.
         apart = (lowest.high <= highest.low) | (highest.high <= lowest.low)
@@ -86,6 +90,7 @@ class Bernoulli(_Successes):
 
     name = "bernoulli"
     learns_from_one_row = False
+    mean_is_probability = True
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
@@ -228,6 +233,7 @@ class Ordinal(Family):
     takes_levels = True
     location = "cutpoint"
     location_is_auxiliary = True
+    mean_is_probability = True
     levels: tuple[Level, ...] = ()
 
     def __post_init__(self) -> None:
@@ -236,6 +242,10 @@ class Ordinal(Family):
     @property
     def levels_of_response(self) -> tuple[Level, ...]:
         return self.levels
+
+    @property
+    def exp_of_link(self) -> str:
+        return "odds_ratio"
 
     def with_levels(
         self, levels: Sequence[Level] | None, response: ResponseSummary

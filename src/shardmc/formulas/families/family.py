@@ -145,11 +145,18 @@ class Family(ABC):
     """The parameter that moves the linear predictor of all rows."""
     location_is_auxiliary: ClassVar[bool] = False
     """Whether the location is a parameter of the family, always there, and not a term of the linear predictor."""
+    mean_is_probability: ClassVar[bool] = False
+    """Whether the expected response is a probability, or one for each level."""
 
     @property
     def auxiliaries(self) -> Mapping[str, Any]:
         """Name -> support of the parameters besides the coefficients and the location."""
         return {}
+
+    @property
+    def exp_of_link(self) -> str | None:
+        """What exp of a difference of linear predictors is: "ratio", "odds_ratio", or None if it has no name."""
+        return None
 
     # The likelihood, on the device.
 

@@ -122,6 +122,10 @@ class Gamma(Family):
     def auxiliaries(self) -> Mapping[str, Any]:
         return {"shape": "positive"}
 
+    @property
+    def exp_of_link(self) -> str:
+        return "ratio"
+
     def encode(self, response: np.ndarray) -> np.ndarray:
         return np.log(response)
 
@@ -172,6 +176,10 @@ class _Counts(Family):
     """What families of counts share."""
 
     takes_exposure = True
+
+    @property
+    def exp_of_link(self) -> str:
+        return "ratio"
 
     def refuse(self, response: ResponseSummary) -> None:
         response.refuse_fractions(

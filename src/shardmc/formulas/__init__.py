@@ -15,6 +15,7 @@ from shardmc.formulas.families import (
     Poisson,
     StudentT,
 )
+from shardmc.formulas.loo import loo_of_formula
 from shardmc.formulas.predict import predict
 from shardmc.formulas.predict_file import predict_file
 from shardmc.formulas.predictive_check import posterior_predictive_check
@@ -39,6 +40,7 @@ __all__ = [
     "effect_draws",
     "effects",
     "glm",
+    "loo_of_formula",
     "marginal_effects",
     "posterior_predictive_check",
     "predict",

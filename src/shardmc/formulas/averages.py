@@ -35,7 +35,7 @@ class Averages:
             [rows.column(name).to_pandas() for name in self.by] or [np.zeros(len(rows), np.int8)]
         )
         codes, groups = labels.factorize()
-        order = np.argsort(codes, kind="stable")
+        order = np.argsort(codes, kind="stable") if len(groups) > 1 else slice(None)
         starts = np.searchsorted(codes[order], np.arange(len(groups)))
         # (quantity, draw, group) or (quantity, draw, group, level)
         sums = np.stack([np.add.reduceat(values[:, order], starts, axis=1) for values in quantities])

@@ -14,10 +14,13 @@ import numpy as np
 from shardmc._methods import provided
 from shardmc.check.certificate import Certificate
 from shardmc.check.certification import Polished
-from shardmc.errors import RunError
+from shardmc.errors import OptionError, RunError
+from shardmc.model.model import Recipe
 from shardmc.names import shown, shown_text
+from shardmc.posterior.elpd import Loo
 from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
+from shardmc.posterior.loo import loo_of_model
 from shardmc.posterior.prediction import predict_by
 from shardmc.posterior.summary import summarise_parameters, table_of_draws
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
@@ -287,6 +290,52 @@ class Posterior:
         See `shardmc.formulas.predict_file` for the options.
         """
         return provided("predict_file")(self, rows, out, kind, **options)
+
+    def loo(
+        self,
+        data: Data,
+        model: Recipe | None = None,
+        *,
+        sample: int = 4_000,
+        draws: int = 2_000,
+        seed: int = 0,
+    ) -> Loo:
+        """Leave-one-out cross-validation: how well the model predicts rows that it has not seen (PSIS-LOO).
+
+        Parameters
+        ----------
+        data
+            The rows that were fitted: arrays, a table or files, read piece by piece. Of a formula's rows, those with
+            missing values are left out.
+        model
+            The model that was fitted, if it was not a formula. Its log-likelihood should include all terms that do not
+            depend on parameters, if it is compared with other models.
+        sample
+            The number of rows that are left out in turn. With more rows, a random sample of that size gives the sum
+            over all rows (Magnusson et al., 2019), and the standard error includes the sampling.
+        draws
+            How many of the draws to use, spread evenly over the chains.
+        seed
+            For the sample of rows. Models that are compared need the same one.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=500, check=False)
+        >>> result = posterior.loo(table)
+        >>> round(result.elpd / 500, 1), round(result.p)  # 3 parameters
+        (-1.4, 3)
+        """
+        if model is None and self.regression is None:
+            raise OptionError(
+                "This is the posterior of a model without a formula: give the model too, as in "
+                "posterior.loo(data, model)."
+            )
+        if model is None:
+            return provided("loo_of_formula")(self, data, sample=sample, draws=draws, seed=seed)
+        return loo_of_model(self, data, model, sample=sample, draws=draws, seed=seed)
 
     def contrast(self, variable: str, values: Sequence[Any] | None = None, **options: Any) -> pd.DataFrame:
         """Differences, ratios or odds ratios of predictions between values of a predictor, averaged over rows.

@@ -56,7 +56,7 @@ def predict_by(
         refuse_too_many(as_source(rows).num_rows * len(chosen))
     over_draws = jax.jit(jax.vmap(function, in_axes=(0, None)))
     tables = []
-    for piece in _pieces(rows, max(1, math.ceil(AT_ONCE / len(chosen)))):
+    for piece in pieces_of(rows, max(1, math.ceil(AT_ONCE / len(chosen)))):
         with calling("The function given to predict"):
             values = np.asarray(over_draws(params, piece), np.float64)
         if values.shape != (len(chosen), num_rows(piece)):
@@ -108,7 +108,7 @@ def refuse_too_many(needed: int) -> None:
         )
 
 
-def _pieces(rows: Data, count: int) -> Iterator[Any]:
+def pieces_of(rows: Data, count: int) -> Iterator[Any]:
     """The rows, `count` at a time: arrays as they are, a table as a dict of its columns of numbers."""
     if isinstance(rows, np.ndarray | jax.Array | tuple | list | Mapping):
         for start in range(0, num_rows(rows), count):

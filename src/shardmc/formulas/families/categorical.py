@@ -181,6 +181,14 @@ class Binomial(_Successes):
             return _binomial_logit(eta, response, trials)
         return response * log_ndtr(eta) + (trials - response) * log_ndtr(-eta)
 
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        assert trials is not None
+        ways = -np.log1p(trials) - special.betaln(response + 1, trials - response + 1)
+        if self.link != "logit":
+            return ways
+        share = (response + 0.5) / (trials + 1)  # as in `_binomial_logit`
+        return ways + response * np.log(share) + (trials - response) * np.log1p(-share)
+
     def refuse(self, response: ResponseSummary) -> None:
         response.refuse_fractions(self.name, "give the number of successes, not their share")
         if response.above_trials:

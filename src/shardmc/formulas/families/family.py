@@ -166,6 +166,11 @@ class Family(ABC):
     ) -> jax.Array:
         """Log-likelihood of each row, (row,), up to a term without parameters; `response` comes from `encode`."""
 
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        """The term without parameters that `log_likelihood` leaves out of the log density of each row, (row,)."""
+        del trials
+        return np.zeros(len(response))
+
     def log_likelihood_of_rows(
         self,
         linear_predictor: Callable[[jax.Array | None], jax.Array],

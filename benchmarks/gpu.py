@@ -25,6 +25,8 @@ import shardmc
 DIM = 14
 CHUNK = 1_000_000
 REMARKS = """
+10^9 rows are computed in double precision, because rounding in single precision would matter (`precision="auto"`). With
+the default options shards gather their rows from all over the card's memory; without shuffling they are slices of it.
 Of 10^9 rows nearly all of the time the card is busy: with 128 evaluations of every row for the draws and 100 gradients
 for the certificate, as matrix products in full float32, and with about four passes with derivatives to find the modes
 and the influential rows. Of 10^8 rows about half of the time is the check's, and most of that the host's, as it does

@@ -20,14 +20,14 @@ LEVELS = (0.0, 1.0, 3.0, 10.0, 30.0)
 TEXT = """# Noise on what leaves a site
 
 {header}
-Linear regression with {dim} coefficients and known residual sd 1, {rows:,} rows at {sites} sites of equal size, {rounds} rounds
-of new rows. `noise` is the option of `sample_shard`.
+Linear regression with {dim} coefficients and known residual sd 1, {rows:,} rows at {sites} sites of equal size,
+{rounds} rounds of new rows. `noise` is the option of `sample_shard`.
 
 - *error of the means*: root mean square of the error of the combined means, in posterior sd. *expected*: noise times
   sqrt(K / N). Without noise, the error is that of {draws:,} draws.
 - *sd ratio*: sd of the combined draws divided by that of the posterior of all rows, mean over rounds and coefficients.
-- *attack*: root mean square of the error with which somebody who knows all other rows of the site, and the predictors of the
-  last one, recovers its response from the site's mode. Somebody who does not have the file guesses it with an error of 1.
+- *attack*: root mean square of the error with which somebody who knows all other rows of the site, and the predictors
+  of the last one, recovers its response from the site's mode. Without the file, the error of the best guess is 1.
 
 {table}
 """

@@ -51,6 +51,7 @@ _HOMES = {
     "Certify": "shardmc.check",
     "ShardmcError": "shardmc.errors",
     "limits": "shardmc.sizes",
+    "keep_programs": "shardmc.program_cache",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from shardmc.posterior import Posterior as Posterior
     from shardmc.posterior import compare_models as compare_models
     from shardmc.posterior import load as load
+    from shardmc.program_cache import keep_programs as keep_programs
     from shardmc.sample import HMC as HMC
     from shardmc.sample import NUTS as NUTS
     from shardmc.sample import Auto as Auto

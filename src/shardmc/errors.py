@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+from shardmc.names import shown_text
+
 
 class ShardmcError(Exception):
     """The call, the model or the data must change. The message says how.
@@ -15,7 +17,16 @@ class ShardmcError(Exception):
     ... except shardmc.ShardmcError as error:
     ...     print(error)
     There is no file or folder 'nowhere.nc'.
+
+    Names of columns and levels may be part of a message. Control characters in it are written as escapes, so that no
+    name reaches the terminal as a command.
+
+    >>> print(ShardmcError("Column \\x1b[2J is empty."))
+    Column \\x1b[2J is empty.
     """
+
+    def __str__(self) -> str:
+        return shown_text(super().__str__())
 
 
 class DataError(ShardmcError):
@@ -40,6 +51,10 @@ class EngineError(ShardmcError):
 
 class SamplingError(ShardmcError):
     """No shard could be sampled."""
+
+
+class OutOfMemoryError(ShardmcError, MemoryError):
+    """The computation needs more memory than there is."""
 
 
 def unknown(kind: str, given: object, valid: Iterable[str]) -> OptionError:

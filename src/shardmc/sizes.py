@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import final
 
-from shardmc.errors import OptionError, ShardmcError, unknown
+from shardmc.errors import OptionError, OutOfMemoryError, ShardmcError, unknown
 
 
 @final
 @dataclass(frozen=True)
-class Limits:
+class InputLimits:
     """The limits, with their defaults. Honest input stays far below them; input that is made to exhaust does not.
 
     Examples
     --------
-    >>> Limits().depth
+    >>> InputLimits().depth
     64
     """
 
-    terms: int = 20_000
+    terms: int = 5_000
     """Terms of a formula while its products and powers are expanded."""
-    coefficients: int = 10_000
+    coefficients: int = 2_000
     """Columns of a design matrix."""
     basis: int = 200
     """Columns of one poly(...) or spline."""
@@ -38,11 +39,11 @@ class Limits:
     """Groups and variables in a netCDF file."""
 
 
-_current: ContextVar[Limits] = ContextVar("limits", default=Limits())  # noqa: B039 - it is frozen
+_current: ContextVar[InputLimits] = ContextVar("limits", default=InputLimits())  # noqa: B039 - it is frozen
 
 
 @contextmanager
-def limits(**raised: int) -> Iterator[Limits]:
+def limits(**raised: int) -> Iterator[InputLimits]:
     """Use other limits within a block, for input that you trust.
 
     Parameters
@@ -58,7 +59,7 @@ def limits(**raised: int) -> Iterator[Limits]:
     ...     current.terms
     50000
     """
-    names = [each.name for each in fields(Limits)]
+    names = [each.name for each in fields(InputLimits)]
     for name, value in raised.items():
         if name not in names:
             raise unknown("limit", name, names)
@@ -96,3 +97,48 @@ with shardmc.limits(basis=300), or shardmc --limit basis=300 ... on the command 
             f"{sentence}; the limit is {limit(name):,}{unit}. If that is what you want, raise it: with "
             f"shardmc.limits({wanted}), or shardmc --limit {wanted} ... on the command line."
         )
+
+
+_UNITS = {"": 1, "bytes": 1, **{f"{u}iB": 2 ** (10 * k) for k, u in enumerate("KMGTP", 1)}}
+_ASKED = re.compile(r"(?:allocat\w*|of size) ([\d.]*\d) ?(bytes|[KMGTP]iB)?")
+
+
+def needed_memory(error: BaseException) -> float | None:
+    """The bytes that NumPy, Arrow or XLA could not get; 0 if they do not say, None if the error is another one.
+
+    >>> needed_memory(MemoryError("Unable to allocate 2.00 KiB for an array"))
+    2048.0
+    """
+    if not (isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED")):
+        return None
+    found = _ASKED.search(str(error))
+    return 0.0 if found is None else float(found[1]) * _UNITS[found[2] or ""]
+
+
+@contextmanager
+def memory_explained(what: str, advice: str) -> Iterator[None]:
+    """Turn the errors of NumPy, Arrow and XLA about memory into a sentence with the size, and what to change."""
+    try:
+        yield
+    except Exception as error:
+        needed = needed_memory(error)
+        if needed is None or isinstance(error, ShardmcError):
+            raise
+        size = (
+            f"{_size(needed)} of memory at once, more than there is"
+            if needed
+            else "more memory than there is"
+        )
+        raise OutOfMemoryError(f"{what} needs {size}. {advice}") from error
+
+
+def _size(count: float) -> str:
+    """Bytes in a unit that fits.
+
+    >>> _size(8e9), _size(2_500)
+    ('8.0 GB', '2.5 kB')
+    """
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:,.1f} {unit}"
+    return f"{count:,.0f} bytes"

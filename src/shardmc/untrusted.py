@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import lzma
 import os
 import stat
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -65,7 +70,46 @@ def refuse_unsafe_netcdf(path: Path) -> None:
     refuse_unpacking(path, path.stat().st_size, total)
 
 
-def refuse_unpacking(path: Path, packed: int, unpacked: int) -> None:
+def unpacked(path: Path) -> BinaryIO:
+    """The content of a file, unpacked by its suffix (.gz, .bz2, .xz, .zip), and refused where it becomes too large."""
+    opened = open_regular(path)
+    kind = path.suffix.lower()
+    try:
+        if kind == ".zip":
+            archive = zipfile.ZipFile(opened)
+            (name,) = archive.namelist()
+            plain: Any = archive.open(name)
+        else:
+            openers = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+            plain = openers[kind](opened) if kind in openers else opened
+    except (ValueError, zipfile.BadZipFile, OSError) as error:
+        raise RunError(f"{path} cannot be unpacked: it must hold one compressed file.") from error
+    return io.BufferedReader(CountedStream(plain, str(path), path.stat().st_size))
+
+
+class CountedStream(io.RawIOBase):
+    """A stream of a compressed file that raises an error once far more has come out than went in."""
+
+    def __init__(self, stream: Any, name: str, packed: int) -> None:
+        super().__init__()
+        self._stream, self._name, self._packed, self._count = stream, name, packed, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        self._count += len(data)
+        refuse_unpacking(self._name, self._packed, self._count)
+        return len(data)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def refuse_unpacking(path: Path | str, packed: int, unpacked: int) -> None:
     """Refuse a compressed file of `packed` bytes that holds `unpacked` bytes, where that is far more."""
     if unpacked > SMALL:
         sentence = f"{path} has {packed / 1e6:,.2f} MB and unpacks to {unpacked / 1e9:,.1f} GB"
@@ -76,7 +120,7 @@ def refuse_unpacking(path: Path, packed: int, unpacked: int) -> None:
 def _datasets(opened: Any, path: Path) -> Iterator[Any]:
     """Every variable of an HDF5 file. Links, loops and variables that are stored elsewhere are refused."""
     import h5py
-    from h5py import h5o
+    from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue] - a compiled module
 
     waiting: list[tuple[Any, str, int]] = [(opened, "", 0)]
     seen = {h5o.get_info(opened.id).addr}

@@ -143,6 +143,7 @@ def test_a_shard_that_raises_does_not_abort_the_others(client, tmp_path):
     (note,) = [note for note in posterior.notes if "failed" in note]
     assert note.startswith("1 of 8 shards failed")
     assert "cannot be read" in note
+    assert posterior.shard is not None
     assert len(set(posterior.shard)) == 7
 
 

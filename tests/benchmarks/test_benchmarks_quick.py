@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {
+    "chaos": [],
     "kernels": [],
     "gpu": ["--no-nuts", "--shards", "10", "--draws", "500"],
     "peers": [

@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import shardmc
-from shardmc.cli.app import cache_folder, keep_compiled_programs
+from shardmc.program_cache import cache_folder, keep_programs_of_command
 
 
 def test_a_folder_that_the_user_chose_stays_chosen(monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "7")
-    keep_compiled_programs()
+    keep_programs_of_command()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "mine"
     assert os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "7"
 

@@ -55,7 +55,7 @@ def _reference(design, data, draws, seed):
 
     # Priors of intercepts lie about the data. From elsewhere the warm-up would take most of the time.
     kernel = NUTS(model, init_strategy=init_to_median())
-    mcmc = MCMC(kernel, num_warmup=500, num_samples=draws, progress_bar=False)
+    mcmc = MCMC(kernel, num_warmup=300, num_samples=draws, progress_bar=False)
     # As arguments: constants of this size would be folded when the sampler is compiled.
     mcmc.run(jax.random.key(seed), (x - middle) / sd, y, offset)
     found = {name: np.asarray(v, np.float64) for name, v in mcmc.get_samples().items()}

@@ -61,7 +61,7 @@ def is_close(posterior, reference):
 
 @pytest.mark.slow
 def test_poisson_with_exposure_is_nuts_on_all_rows(policies, poisson, full_data_nuts):
-    reference = full_data_nuts(design_of(poisson), policies, 3_000, 5)
+    reference = full_data_nuts(design_of(poisson), policies, 1_500, 5)
     assert list(poisson.draws) == ["Intercept", "age", "region[T.south]", "region[T.west]"]
     assert is_close(poisson, reference)
     # Negative control: half of the rows are another posterior, and the same test says so.
@@ -82,7 +82,7 @@ def test_poisson_with_exposure_is_nuts_on_all_rows(policies, poisson, full_data_
 def test_gaussian_far_from_zero_is_nuts_on_all_rows(policies, full_data_nuts):
     """Response and year are so far from zero that float32 would lose them, were they not shifted."""
     posterior = glm("cost ~ age + region + year", policies, shards=4, draws=8_000, check=False)
-    reference = full_data_nuts(design_of(posterior), policies, 2_000, 6)
+    reference = full_data_nuts(design_of(posterior), policies, 1_500, 6)
     assert {"Intercept", "Intercept_centered", "sigma"} <= set(posterior.draws)
     # NumPyro's intercept is a difference of large numbers in float32: it is compared at the columns' means.
     for draws in (posterior.draws, reference):

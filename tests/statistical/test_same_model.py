@@ -18,7 +18,7 @@ import shardmc
 
 COMPARISONS = 40
 Z = stats.norm.isf(1e-6 / (2 * COMPARISONS))
-ROWS = 2_000
+ROWS = 1_000
 HALF = {"shards": 4, "draws": 8_000, "check": False, "weights": np.arange(ROWS) % 2}
 """Options of the control. Weights of 0 and 1 leave out half of the rows, and the programs are those of all rows."""
 
@@ -81,7 +81,7 @@ def is_close(ours, theirs):
 
 @pytest.mark.slow
 def test_the_same_numpyro_function_under_mcmc_and_under_fit(rows):
-    mcmc = MCMC(NUTS(joint), num_warmup=500, num_samples=2_000, progress_bar=False)
+    mcmc = MCMC(NUTS(joint), num_warmup=300, num_samples=1_500, progress_bar=False)
     mcmc.run(jax.random.key(5), **rows, num_groups=3)
     theirs = mcmc.get_samples()
     model = shardmc.from_numpyro(joint, num_groups=3)
@@ -102,7 +102,7 @@ def test_the_same_pymc_model_under_sample_and_under_fit(rows):
         pm.Deterministic("contrast", level[1] - level[0])
         pm.StudentT("response", nu=5, mu=x @ beta + level[group], sigma=sigma, observed=y)
         sampled = pm.sample(
-            1_500, tune=500, chains=1, random_seed=5, progressbar=False, compute_convergence_checks=False
+            1_500, tune=300, chains=1, random_seed=5, progressbar=False, compute_convergence_checks=False
         )
     theirs = {name: sampled.posterior[name].values[0] for name in ("beta", "level", "sigma", "contrast")}
     recipe = shardmc.from_pymc(model, rows=["x", "y", "group"])

@@ -14,6 +14,7 @@ from shardmc.check.measured import Measured, measure
 from shardmc.check.stein import SteinTest
 from shardmc.check.verdict import Bounds, Remedy, Verdict, decide
 from shardmc.errors import OptionError
+from shardmc.names import shown_text
 from shardmc.types import Mode, plain
 
 _ARRAYS = tuple(field.name for field in fields(Measured) if field.type == "np.ndarray")
@@ -41,9 +42,8 @@ class Certificate(Measured):
     """What would settle "cannot tell": "gradients" at more draws, more "draws", or nothing."""
 
     def __repr__(self) -> str:
-        return (
-            f"Certificate({self.sentence} From {self.num_gradients} gradients and {self.num_draws:,} draws.)"
-        )
+        counts = f"From {self.num_gradients} gradients and {self.num_draws:,} draws."
+        return f"Certificate({shown_text(self.sentence)} {counts})"
 
     def to_dict(self) -> dict[str, Any]:
         """Lists, numbers and strings, for JSON."""

@@ -11,15 +11,15 @@ from types import FrameType
 def main() -> None:
     """Run the command line. A user's mistake is one sentence and exit code 2; an interruption is one line and 130."""
     signal.signal(signal.SIGINT, _interrupted)
-    from shardmc.cli.app import app, keep_compiled_programs
+    from shardmc.cli.app import app
     from shardmc.errors import ShardmcError
-    from shardmc.names import shown_text
+    from shardmc.program_cache import keep_programs_of_command
 
-    keep_compiled_programs()
+    keep_programs_of_command()
     try:
         app()
     except ShardmcError as error:
-        print(f"shardmc: {shown_text(str(error))}", file=sys.stderr)
+        print(f"shardmc: {error}", file=sys.stderr)
         sys.exit(2)
 
 

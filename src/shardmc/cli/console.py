@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from shardmc.names import shown, shown_text
+from shardmc.names import shown_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ def frame_table(
             "–" if value != value else format(value, formats.get(str(key), rest))
             for key, value in row.items()
         ]
-        table.add_row(Text(shown(str(name))), *cells)
+        table.add_row(said(str(name)), *cells)
     return table
 
 

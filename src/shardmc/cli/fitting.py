@@ -57,7 +57,10 @@ WorkerTimeout = Annotated[
 ]
 Memory = Annotated[
     float | None,
-    typer.Option(min=0, help="GB of rows to hold in memory. Larger tables are read shard by shard."),
+    typer.Option(
+        min=0,
+        help="GB of rows to hold in memory, besides 1 GB for the process. Larger tables are read shard by shard.",
+    ),
 ]
 Scratch = Annotated[
     Path | None,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from shardmc.names import shown_text
+
 _MOST_NAMED = 12
 
 
@@ -55,7 +57,7 @@ def report(
 
     posterior = shardmc.load(run)
     path = out or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
-    typer.echo(f"Wrote {write_report(posterior, path)}.")
+    typer.echo(shown_text(f"Wrote {write_report(posterior, path)}."))
 
 
 def predict(
@@ -97,6 +99,6 @@ def predict(
         raise unknown("kind of prediction", kind, kinds)
     options = {"interval": interval, "interval_kind": interval_kind, "draws": draws, "seed": seed}
     count = shardmc.load(run).predict_file(rows, out, kind, key=key or (), groups=groups, **options)
-    typer.echo(f"Wrote predictions of {count.rows:,} rows to {out}.")
+    typer.echo(shown_text(f"Wrote predictions of {count.rows:,} rows to {out}."))
     if count.incomplete:
-        typer.echo(count.sentence())
+        typer.echo(shown_text(count.sentence()))

@@ -21,6 +21,7 @@ from shardmc.combiners.weierstrass import Weierstrass
 from shardmc.errors import OptionError, RunError, unknown
 from shardmc.names import shown, stored
 from shardmc.seeds import checked_seed
+from shardmc.sizes import memory_explained
 from shardmc.types import Combiner, Located, ShardDraws
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ FAR = 10.0
 """A shard is named in the notes if it lies this many times farther away than expected of a random one."""
 
 
+@memory_explained("Combining the draws", "Take fewer draws of each shard, or another combiner.")
 def combine(
     draws: Any,
     combiner: str | Combiner = "recenter",

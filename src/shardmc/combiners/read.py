@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ import numpy as np
 from shardmc.checksum import verify_checksum
 from shardmc.errors import OptionError, RunError
 from shardmc.names import clash
-from shardmc.untrusted import refuse_special, refuse_unsafe_netcdf
+from shardmc.sizes import refuse_above
+from shardmc.untrusted import refuse_special, refuse_unsafe_netcdf, unpacked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,6 +121,8 @@ def _rectangle(indices: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
 
 
 _NETCDF = (".nc", ".nc4", ".netcdf", ".h5", ".hdf5")
+_BROKEN = (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError)
+_HEADER = 1 << 22  # bytes in which the header of a CSV file is looked for
 _CSV = (".csv", ".csv.gz", ".csv.zip", ".csv.bz2", ".csv.xz")
 
 
@@ -241,10 +245,24 @@ def _from_csv(path: Path) -> dict[str, np.ndarray]:
     import pandas as pd
 
     try:
-        table = pd.read_csv(path, comment="#", skip_blank_lines=True)
+        with unpacked(path) as file:
+            first = file.read(_HEADER).splitlines()
+        header = next((line for line in first if line.strip() and not line.startswith(b"#")), b"")
+        columns = header.count(b",") + 1
+        refuse_above("columns", columns, f"{path} has {columns:,} columns", RunError)
+        with unpacked(path) as file:
+            table = pd.read_csv(file, comment="#", skip_blank_lines=True)
         # CmdStan's settings come before its header.
-        top = pd.read_csv(path, sep="\x01", header=None, names=["line"], dtype=str, quoting=3, nrows=500)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        with unpacked(path) as file:
+            top = pd.read_csv(file, sep="\x01", header=None, names=["line"], dtype=str, quoting=3, nrows=500)
+    except (
+        OSError,
+        EOFError,
+        lzma.LZMAError,
+        pd.errors.ParserError,
+        pd.errors.EmptyDataError,
+        UnicodeDecodeError,
+    ) as error:
         raise RunError(f"{str(path)!r} cannot be read as CSV: {error}") from error
     remarks = "\n".join(top["line"][top["line"].str.startswith("#")])
     settings = dict(re.findall(r"^#\s*(\w+)\s*=\s*(\w+)", remarks, re.MULTILINE))

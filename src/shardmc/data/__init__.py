@@ -37,7 +37,8 @@ def as_source(
         The columns of a table to use. By default all columns that hold numbers.
     memory
         The most bytes that the rows of a file may take in memory, 1 GiB by default. The rows of a larger file are
-        written to shard files in one pass, and each shard is read when it is needed.
+        written to shard files in one pass, and each shard is read when it is needed. The process needs about 1 GB
+        besides. If shards are so large that the limit cannot be kept, a warning says so before rows are read.
     scratch
         The folder for the shard files. They stay there, and a later run with the same data, partition and seed reuses
         them. By default they are in the system's temporary folder and are deleted with the shards.

@@ -135,6 +135,7 @@ class StreamBlocks(Blocks):
     sizes: np.ndarray
     starts: np.ndarray  # (shard,) first row of each in the files
     kept: Kept | None = None
+    most_in_memory: int | None = None
 
     @property
     def slots(self) -> int:

@@ -22,8 +22,9 @@ from shardmc.data.columns import refuse_repeated
 from shardmc.data.folders import local_files
 from shardmc.data.hashing import fingerprint_of
 from shardmc.data.quotes import UnclosedQuoteError, find_line_breaks
-from shardmc.data.table import TableReader, spread_positions
+from shardmc.data.table import TableReader, refuse_wide, spread_positions
 from shardmc.errors import DataError
+from shardmc.untrusted import CountedStream
 
 T = TypeVar("T")
 
@@ -153,6 +154,7 @@ class CsvReader(TableReader):
         (self._file,) = find_files(location, SUFFIXES)
         self._trusted = trusted
         self._delimiter = "\t" if ".tsv" in self._file.name else ","
+        self._refuse_wide()
         self._line_breaks = self._has_line_breaks()
         self.types = {}
         while (column := self._misfit()) is not None:
@@ -172,6 +174,15 @@ class CsvReader(TableReader):
             ) from None
         except (OSError, pa.ArrowException) as error:
             raise self._unreadable(error) from error
+
+    def _refuse_wide(self) -> None:
+        """Refuse too many columns by the first line, before the types of all columns are learned."""
+        try:
+            with self._stream() as stream:
+                line = stream.read(_BLOCK).partition(b"\n")[0]
+        except (OSError, pa.ArrowException) as error:
+            raise self._unreadable(error) from error
+        refuse_wide(line.count(self._delimiter.encode()) + 1)
 
     def _misfit(self) -> str | None:
         """Read all rows with the types found so far. Return the first column that does not fit, if any."""
@@ -200,7 +211,11 @@ class CsvReader(TableReader):
             raise self._unreadable(error) from error
 
     def _stream(self) -> pa.NativeFile:
-        return self._file.filesystem.open_input_stream(self._file.path, compression="detect")
+        """The text of the file. What is compressed is refused when it unpacks to far more than its size."""
+        opened = self._file.filesystem.open_input_stream(self._file.path, compression="detect")
+        if not self._file.name.endswith((".csv", ".tsv")):
+            opened = pa.PythonFile(CountedStream(opened, self._file.name, self._file.size), "r")
+        return opened
 
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(f"CSV file {self._file.name!r} cannot be read: {first_line(error)}.")
@@ -251,6 +266,7 @@ class ParquetReader(TableReader):
         for file in self._files:
             with _opened(file) as parquet:
                 metadata = parquet.metadata
+                refuse_wide(metadata.num_columns)
                 self._groups.append(
                     np.array(
                         [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)],

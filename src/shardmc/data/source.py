@@ -103,6 +103,8 @@ class Blocks(ABC):
     """Whether a pickled copy reads the rows itself, so that no rows are sent to another process."""
     sizes: np.ndarray  # (shard,) own rows
     kept: Kept | None = None
+    most_in_memory: int | None = None
+    """Shards that may be in memory at a time; None if there is no limit."""
 
     @property
     def num_kept(self) -> int:

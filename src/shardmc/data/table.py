@@ -29,10 +29,12 @@ from shardmc.data.columns import (
     refuse_repeated,
     shapes_of,
 )
+from shardmc.data.memory import give_back, say_need
 from shardmc.data.partition import MemorySink, Partitioner
 from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Blocks, Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, unknown
+from shardmc.sizes import refuse_above
 from shardmc.types import Rows
 
 
@@ -73,6 +75,11 @@ def spread_positions(num_rows: int, count: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed_for("sample", seed)).integers(edges[:-1], edges[1:])
 
 
+def refuse_wide(num_columns: int) -> None:
+    """Refuse a table with more columns than the limit."""
+    refuse_above("columns", num_columns, f"The table has {num_columns:,} columns", DataError)
+
+
 _LOOK_ENTRIES = 1000  # entries from which the type of a column of Python objects is learned
 
 
@@ -86,14 +93,15 @@ class FrameReader(TableReader):
         self.num_rows = len(frame)
         if self.num_rows == 0:
             raise DataError("The table is empty: it has no rows.")
+        refuse_wide(len(frame.columns))
         # pandas allows any object as a column's name. Everything else needs text.
         refuse_repeated([str(name) for name in frame.columns])
         self._frame = frame.rename({name: str(name) for name in frame.columns if not isinstance(name, str)})
-        self.types = {name: self._type(name) for name in self._frame.columns}
+        self.types = {name: self._type(name, kind) for name, kind in self._frame.schema.items()}
 
-    def _type(self, name: str) -> pa.DataType:
+    def _type(self, name: str, kind: nw.dtypes.DType) -> pa.DataType:
         # pandas may store text as objects, whose type is known from the entries only.
-        rows = _LOOK_ENTRIES if self._frame.schema[name] in (nw.Object, nw.String, nw.Unknown) else 0
+        rows = _LOOK_ENTRIES if kind in (nw.Object, nw.String, nw.Unknown) else 0
         try:
             return self._frame.select(name)[:rows].to_arrow().schema.field(0).type
         except (pa.ArrowException, TypeError, ValueError):
@@ -256,6 +264,7 @@ class TableSource(Source):
         partitioner = Partitioner(self._read, columns, names, self.num_rows, partition, seed)
         needed = self.num_rows * sum(column.row_bytes for column in partitioner.columns)
         if not self._reader.in_memory and needed > self._limits.memory:
+            say_need(self._limits.memory, needed, len(partitioner.sizes))
             return self._stream(partitioner, structure, partition, seed)
         sink = MemorySink(partitioner.columns, self.num_rows, partitioner.sizes)
         partitioner.run(sink)
@@ -276,6 +285,8 @@ class TableSource(Source):
         if not scratch.is_complete:
             with ScratchSink(scratch, partitioner.columns, partitioner.sizes) as sink:
                 partitioner.run(sink)
+            give_back()
+        largest = int(partitioner.sizes.max()) * sum(column.row_bytes for column in partitioner.columns)
         return StreamBlocks(
             scratch,
             tuple(partitioner.columns),
@@ -283,6 +294,7 @@ class TableSource(Source):
             partitioner.has_weights,
             partitioner.sizes,
             partitioner.starts,
+            most_in_memory=max(1, self._limits.memory // largest) if self._limits.memory else None,
         )
 
     def _layout(self) -> tuple[list[Column], Any]:

@@ -37,10 +37,12 @@ def run_batch(program: Program[T], width: int, batch: Batch, per_shard: Tree, sh
     if not (getattr(program, "density_only", False) and isinstance(batch, Batch)):
         return compiled_batch(program, width, None, batch, per_shard, shared, count)
 
-    def run(kind: Any, numbers: Any) -> T:
-        return compiled_batch(replace(program, model=kind), width, numbers, batch, per_shard, shared, count)
+    of_model: Any = program
 
-    return with_shared(run, program.model, batch.rows)
+    def run(kind: Any, numbers: Any) -> T:
+        return compiled_batch(replace(of_model, model=kind), width, numbers, batch, per_shard, shared, count)
+
+    return with_shared(run, of_model.model, batch.rows)
 
 
 @partial(CompiledFor, static=2, most=_MOST_PROGRAMS)
@@ -56,7 +58,8 @@ def compiled_batch(
     """
 
     if numbers is not None:
-        program = replace(program, model=joined(program.model, numbers))
+        of_model: Any = program
+        program = replace(of_model, model=joined(of_model.model, numbers))
 
     def evaluate(i: jax.Array) -> T:
         # Materialised rows use XLA's fused matrix kernels. A lazy slice would not.
@@ -163,7 +166,11 @@ class Local(Engine):
         """
         workers = self.workers or _default_workers()
         accelerated = is_accelerated()
-        size = self.batch or default_batch(blocks, 1 if accelerated else workers, accelerated)
+        size = default_batch(blocks, 1 if accelerated else workers, accelerated)
+        if blocks.most_in_memory is not None:
+            # One batch in each call, one that waits for a call, and one that is being read.
+            size = max(1, min(size, blocks.most_in_memory // (workers + 2)))
+        size = self.batch or size
         return workers, size, min(self.width or default_width(program, blocks.capacity), size)
 
 

@@ -13,6 +13,7 @@ from shardmc.errors import OptionError, RunError, unknown
 from shardmc.formulas.design import design_of
 from shardmc.formulas.groups import Factor
 from shardmc.formulas.mixed import effect_parameter
+from shardmc.names import shown
 from shardmc.posterior import Posterior
 from shardmc.posterior.groups import SEPARATOR, skewed
 from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval, ends
@@ -73,7 +74,7 @@ def effects(
         mean, sd = draws.mean(axis=0), draws.std(axis=0, ddof=1)
         lower, upper = ends(draws, interval, interval_kind)
     found = {"mean": mean, "sd": sd, "lower": lower, "upper": upper}
-    names = [label.replace(SEPARATOR, ":") for label in labels]
+    names = [shown(label.replace(SEPARATOR, ":")) for label in labels]
     index = pd.Index(names, name=chosen.name)
     if len(chosen.effects) > 1:
         index = pd.MultiIndex.from_product([names, chosen.effects], names=[chosen.name, "effect"])

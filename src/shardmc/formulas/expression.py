@@ -22,6 +22,7 @@ from formulaic.utils.code import sanitize_variable_names
 from shardmc.errors import DataError, ModelError, unknown
 from shardmc.formulas.chunk import Chunk, Level
 from shardmc.formulas.families import Moments
+from shardmc.sizes import refuse_above
 
 _ELEMENTWISE = """
 abs absolute arccos arcsin arctan arctan2 cbrt ceil clip cos cosh exp exp2 expm1 fabs floor fmax fmin
@@ -34,6 +35,9 @@ _CONTRASTS = frozenset(["Diff", "Helmert", "Poly", "Sum", "Treatment"])
 _CODINGS = frozenset(["SAS", "diff", "helmert", "poly", "sum", "treatment"])
 _NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.keyword, ast.Name, ast.Constant)
 _NODES += (ast.List, ast.Tuple, ast.Attribute, ast.Load, ast.operator, ast.unaryop, ast.cmpop)
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
+_ARITHMETIC += (ast.BitAnd, ast.BitOr, ast.BitXor)
+_SYMBOLS = "+ - * / // % ** & | ^"
 _LARGEST_POWER = 64
 _SCALINGS = {
     "center": (),
@@ -41,7 +45,15 @@ _SCALINGS = {
     "standardize": ("center", "rescale", "ddof"),
 }
 """Function -> its options in their order."""
-_SPLINES = frozenset(["bs", "cc", "cr", "cs"])
+_BASES = {
+    "poly": ("degree",),
+    "bs": ("df", "knots", "degree"),
+    "cc": ("df", "knots"),
+    "cr": ("df", "knots"),
+    "cs": ("df", "knots"),
+}
+"""Function -> its options that say how many columns it makes, in their order."""
+_SPLINES = frozenset(_BASES) - {"poly"}
 _TRANSFORMS = frozenset([*_SCALINGS, *_SPLINES, "poly"])
 _QUOTED = re.compile("`([^`]+)`")
 
@@ -81,6 +93,17 @@ class Transform:
 
     def _options(self) -> dict[str, Any]:
         return dict(zip(_SCALINGS[self.function], self.positional, strict=False)) | dict(self.named)
+
+    @property
+    def num_columns(self) -> float:
+        """About how many columns it makes."""
+        options = dict(zip(_BASES.get(self.function, ()), self.positional, strict=False)) | dict(self.named)
+        sizes = [
+            len(value) if isinstance(value, tuple | list) else value
+            for name, value in options.items()
+            if name in ("degree", "df", "knots")
+        ]
+        return max([1, *(size for size in sizes if isinstance(size, int | float))])
 
     def state(self, moments: Moments) -> dict[str, Any]:
         """What it must know of all rows, given the moments of its argument.
@@ -145,7 +168,6 @@ class Expression:
         return evaluate(self.code if part is None else part, {**chunk, **renamed})
 
 
-@lru_cache(maxsize=512)
 def parse_expression(text: str) -> Expression:
     """Read an expression and refuse what is not allowed in it.
 
@@ -157,6 +179,15 @@ def parse_expression(text: str) -> Expression:
     Traceback (most recent call last):
     shardmc.errors.ModelError: 'x.mean' in 'x - x.mean()' is not allowed: ...
     """
+    expression = _parsed(text)
+    for transform in expression.transforms:
+        made = transform.num_columns
+        refuse_above("basis", made, f"{transform.key!r} makes {made:,.0f} columns", ModelError)
+    return expression
+
+
+@lru_cache(maxsize=512)
+def _parsed(text: str) -> Expression:
     whole = _QUOTED.fullmatch(text)
     if whole:
         return Expression(text, (whole[1],), (), column=whole[1])
@@ -257,8 +288,8 @@ class _Checker:
                 self._check_attribute(node)
             elif isinstance(node, ast.Call):
                 self._check_call(node)
-            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-                self._check_power(node)
+            elif isinstance(node, ast.BinOp):
+                self._check_arithmetic(node)
         self._check_nesting(tree)
 
     def _check_attribute(self, node: ast.Attribute) -> None:
@@ -301,11 +332,31 @@ class _Checker:
         if coding is not None and not (bare or called or isinstance(function, ast.Attribute)):
             raise self._refusal(node, "the coding must be contr.sum, contr.treatment('a') or the like")
 
-    def _check_power(self, node: ast.BinOp) -> None:
-        exponent = node.right.operand if isinstance(node.right, ast.UnaryOp) else node.right
-        value = exponent.value if isinstance(exponent, ast.Constant) else None
-        if not isinstance(value, int | float) or abs(value) > _LARGEST_POWER:
-            raise self._refusal(node, f"the exponent must be a number up to {_LARGEST_POWER}")
+    def _check_arithmetic(self, node: ast.BinOp) -> None:
+        if not isinstance(node.op, _ARITHMETIC):
+            raise self._refusal(node, f"use only arithmetic with {_SYMBOLS}")
+        for part in (node.left, node.right):
+            is_text = isinstance(part, ast.Constant) and isinstance(part.value, str | bytes)
+            if is_text or isinstance(part, ast.List | ast.Tuple):
+                raise self._refusal(node, "there is no arithmetic with text or lists")
+        if isinstance(node.op, ast.Pow) and self._exponent(node) > _LARGEST_POWER:
+            raise self._refusal(node, f"the product of nested exponents must be at most {_LARGEST_POWER}")
+
+    def _exponent(self, node: ast.BinOp) -> float:
+        """The largest product of the exponents of a power and of the powers in its base: that is its real exponent."""
+        largest = 1.0
+        waiting: list[tuple[ast.AST, float]] = [(node, 1.0)]
+        while waiting:
+            part, power = waiting.pop()
+            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Pow):
+                exponent = part.right.operand if isinstance(part.right, ast.UnaryOp) else part.right
+                value = exponent.value if isinstance(exponent, ast.Constant) else None
+                if not isinstance(value, int | float) or abs(value) > _LARGEST_POWER:
+                    raise self._refusal(part, f"the exponent must be a number up to {_LARGEST_POWER}")
+                power *= max(abs(value), 1.0)
+                largest = max(largest, power)
+            waiting += [(child, power) for child in ast.iter_child_nodes(part)]
+        return largest
 
     def _check_nesting(self, tree: ast.Expression) -> None:
         for node in ast.walk(tree):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ import pandas as pd
 from formulaic import Formula as ParsedFormula
 from formulaic import SimpleFormula
 from formulaic.errors import FormulaicError
-from formulaic.parser.types import Factor, Term
+from formulaic.parser import DefaultFormulaParser
+from formulaic.parser.types import ASTNode, Factor, Term, Token
 
 from shardmc.errors import DataError, ModelError, OptionError
 from shardmc.formulas.chunk import Chunk, Kind, Level, refuse_level
@@ -25,8 +27,11 @@ from shardmc.formulas.expression import (
     refuse_words_of_python,
 )
 from shardmc.formulas.families import Family, families_with
+from shardmc.sizes import refuse_above
 
 _LONGEST = 100_000  # characters of a formula
+_AVAILABLE = "__formulaic_variables_available__"
+"""Formulaic's key for the columns of `.`: its error about `.` without a table says to pass them so."""
 _ONE = "In a formula, a column called '1' looks like the intercept: rename it, for example to 'x1'."
 
 
@@ -138,11 +143,58 @@ def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
             f"{f'of {len(text)} characters ' if isinstance(text, str) else ''}was given."
         )
     try:
+        free = (context or {}).get(_AVAILABLE, ())
+        refuse_above(
+            "terms",
+            _terms_of(DefaultFormulaParser().parse(text, target="ast", context=context), len(free)),
+            f"The formula {_shortened(text)!r} expands to many terms, or its powers are too high",
+            ModelError,
+        )
         return ParsedFormula.from_spec(text, context=context)
     except (FormulaicError, SyntaxError, ValueError, RecursionError) as error:
         refuse_words_of_python(text)
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ModelError(f"The formula {text!r} is not understood: {reason}.") from None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _terms_of(tree: ASTNode | Token | None, columns: int) -> float:
+    """At most so many terms, equal ones counted separately, appear while formulaic expands a formula.
+
+    `columns` is what `.` stands for. The tree may be deeper than Python's stack.
+    """
+    counts: dict[int, float] = {}
+    waiting: list[Any] = [tree]
+    while waiting:
+        node = waiting[-1]
+        inner = [arg for arg in node.args if isinstance(arg, ASTNode)] if isinstance(node, ASTNode) else []
+        missing = [arg for arg in inner if id(arg) not in counts]
+        if missing:
+            waiting += missing
+            continue
+        waiting.pop()
+        if isinstance(node, ASTNode):
+            counts[id(node)] = _expanded_count(
+                node.operator.symbol, [(counts.get(id(arg), 1.0), str(arg)) for arg in node.args], columns
+            )
+    return counts.get(id(tree), 1.0)
+
+
+def _expanded_count(symbol: str, parts: list[tuple[float, str]], columns: int) -> float:
+    """Terms of an operator, from the number of terms and the text of each argument."""
+    counts = [count for count, _ in parts]
+    if symbol == "." and not parts:
+        return float(columns)
+    if symbol in ("**", "^") and parts[-1][1].isdecimal():
+        power = float(parts[-1][1])
+        # The power itself counts too: formulaic multiplies so many times.
+        return max(power, counts[0] ** power if power * math.log(max(counts[0], 1)) < 700 else math.inf)
+    if symbol in ("*", ":"):
+        return math.prod(counts) + (sum(counts) if symbol == "*" else 0)
+    return sum(counts)
 
 
 def _source(factor: Factor) -> str:
@@ -163,8 +215,7 @@ def _expanded(text: str, columns: Sequence[str], taken: Sequence[str]) -> str:
             raise ModelError(
                 f"A formula cannot name the column {name!r}, which `.` includes: rename it, or write out the columns."
             )
-    # The key is formulaic's: its error about `.` without a table says to pass the columns so.
-    parsed = _parse(text, {"__formulaic_variables_available__": free})
+    parsed = _parse(text, {_AVAILABLE: free})
     if not isinstance(getattr(parsed, "rhs", None), SimpleFormula):
         return text
     terms = [":".join(_quoted(factor) for factor in term.factors) for term in parsed.rhs]

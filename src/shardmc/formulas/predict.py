@@ -22,6 +22,7 @@ from shardmc.posterior import Posterior
 from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval
 from shardmc.posterior.prediction import AT_ONCE, evenly, joined, refuse_too_many, summarise
 from shardmc.seeds import Purpose, checked_seed, generator
+from shardmc.sizes import memory_explained
 from shardmc.types import Data
 
 if TYPE_CHECKING:
@@ -183,9 +184,10 @@ class RowCount:
     def warn(self, outcome: str = "their predictions are missing") -> None:
         """Warn of rows with missing values."""
         if self.incomplete:
-            warnings.warn(self.sentence(outcome), UserWarning, stacklevel=4)
+            warnings.warn(self.sentence(outcome), UserWarning, stacklevel=5)
 
 
+@memory_explained("The prediction", "Use fewer draws (draws=), fewer rows at a time, or shardmc predict.")
 def predict(
     posterior: Posterior,
     rows: Data,

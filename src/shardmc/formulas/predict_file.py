@@ -15,7 +15,7 @@ from shardmc.errors import OptionError, RunError
 from shardmc.formulas.predict import Kind, Piece, PredictionSummary, Predictor, RowCount
 from shardmc.posterior import Posterior
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
-from shardmc.store.files import not_written
+from shardmc.store.files import replacing
 from shardmc.types import Data
 
 _WRITERS: dict[str, Callable[[Any, pa.Schema], Any]] = {
@@ -84,17 +84,8 @@ def predict_file(
     summary = PredictionSummary(
         Predictor.of(posterior, draws, groups, seed), kind, interval, interval_kind, seed
     )
-    temporary = target.with_name(f".{target.name}.part")
-    try:
-        temporary.touch()
-    except OSError as error:
-        raise not_written(target, error) from error
-    try:
-        count = _write(temporary, _WRITERS[target.suffix.lower()], summary, rows, keys, on_rows)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return count
+    with replacing(target) as temporary:
+        return _write(temporary, _WRITERS[target.suffix.lower()], summary, rows, keys, on_rows)
 
 
 def _write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -34,6 +35,7 @@ from shardmc.formulas.scan import (
 from shardmc.model import Model
 from shardmc.pipeline import fit, open_rows
 from shardmc.posterior import Posterior, Regression
+from shardmc.sizes import refuse_above
 from shardmc.types import Data, Finding
 
 _FAR = 10.0
@@ -182,6 +184,8 @@ def _varying(
 
 
 def _encoder(formula: Formula, kinds: Mapping[str, Kind], found: TableSummary, num_rows: int) -> Encoder:
+    made = _num_columns(formula, found)
+    refuse_above("coefficients", made, f"The formula makes about {made:,} columns", ModelError)
     inside: dict[str, Kind] = {name: kinds[name] for name in formula.columns}
     levels = {name: found.levels[name] for name, kind in kinds.items() if kind == "text"}
     assert found.sample is not None
@@ -190,6 +194,19 @@ def _encoder(formula: Formula, kinds: Mapping[str, Kind], found: TableSummary, n
     return Encoder.learn(
         formula, inside, levels, found.categories, found.states(formula), predictors, num_rows
     )
+
+
+def _num_columns(formula: Formula, found: TableSummary) -> int:
+    """About how many columns a formula makes: for each term the product of its factors' levels or columns."""
+
+    def width(name: str) -> int:
+        expression = formula.expressions.get(name)
+        if expression is None:
+            return 1
+        levels = found.categories.get(name) or found.levels.get(expression.column or expression.text) or ()
+        return max(len(levels), 1, *(int(t.num_columns) for t in expression.transforms))
+
+    return sum(math.prod(width(factor.expr) for factor in term.factors) for term in formula.predictors)
 
 
 def _scaling(

@@ -191,7 +191,7 @@ def _calls_lapack(jaxpr: Jaxpr) -> bool:
 
 def _replacement(equation: JaxprEqn) -> Callable[..., jax.Array] | None:
     """A safe function in place of a step of a program; None if the step is safe."""
-    if not equation.outvars or not jnp.issubdtype(_type_of(equation.outvars[0]), jnp.floating):
+    if not equation.outvars or not jnp.issubdtype(type_of(equation.outvars[0]), jnp.floating):
         return None
     is_constant = any(isinstance(atom, Literal) for atom in equation.invars)
     if equation.primitive.name in ("min", "max") and not is_constant:
@@ -216,7 +216,7 @@ def _larger(one: jax.Array, two: jax.Array) -> jax.Array:
     return jnp.where((one >= two) | jnp.isnan(one), one, two)
 
 
-def _type_of(variable: Any) -> Any:
+def type_of(variable: Any) -> Any:
     return getattr(variable.aval, "dtype", np.dtype(bool))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
 from shardmc.model.model import Density, Model
-from shardmc.model.precision import run_step
+from shardmc.model.precision import run_step, type_of
 from shardmc.model.traced import hash_program
 from shardmc.types import Rows
 
@@ -204,7 +204,7 @@ def _holes(closed: ClosedJaxpr) -> Iterator[tuple[int, int]]:
             met.update(step.outvars)
         elif step.primitive.name != "pow":  # x**2 is faster than x**a
             for place, atom in enumerate(step.invars):
-                if isinstance(atom, Literal) and atom.aval.shape == () and atom.aval.dtype == real:
+                if isinstance(atom, Literal) and jnp.shape(atom.val) == () and type_of(atom) == real:
                     yield number, place
 
 

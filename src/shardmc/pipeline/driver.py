@@ -13,11 +13,13 @@ import numpy as np
 
 from shardmc.compiled import refuse_after_fork
 from shardmc.data import Source
+from shardmc.data.memory import give_back
 from shardmc.engine import Engine
 from shardmc.model import Model
 from shardmc.pipeline.stage import Job, Stage, State, known
 from shardmc.posterior import Plan, Posterior
 from shardmc.sample import ShardChains
+from shardmc.sizes import memory_explained
 from shardmc.store.records import Manifest, package_versions
 from shardmc.store.run import Run
 from shardmc.types import Progress
@@ -86,6 +88,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_SAVE_MEMORY = (
+    "Take more shards (shards=), fewer draws (draws=) or precision='single'. A smaller memory= reads files shard by "
+    "shard. Finished shards of a run folder are kept."
+)
+
+
 class Driver:
     """Runs the stages of a job one by one and assembles the posterior."""
 
@@ -99,7 +107,8 @@ class Driver:
         """Call a function, and record its time and progress under this name."""
         self._report(name, 0, 1)
         start = time.perf_counter()
-        result = verb(*args, **kwargs)
+        with memory_explained(f"The stage {name!r}", _SAVE_MEMORY):
+            result = verb(*args, **kwargs)
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
         self._report(name, 1, 1)
         return result
@@ -115,6 +124,8 @@ class Driver:
                 ahead.compile(remaining[position:], job, state)
                 log = _StageLog(stage.name, self._folder, self._report)
                 state = self.timed(stage.name, stage.run, job, state, log)
+            if not state.blocks.in_memory:
+                give_back()
             if stage.part:
                 self._folder.write_part(stage.part, stage.save(state))
         return replace(state, notes=(*state.notes, *ahead.notes()))

@@ -22,8 +22,9 @@ from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
 from shardmc.posterior.loo import loo_of_model
 from shardmc.posterior.prediction import predict_by
-from shardmc.posterior.summary import summarise_parameters, table_of_draws
+from shardmc.posterior.summary import summary_by_name, table_of_draws
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
+from shardmc.sizes import memory_explained
 from shardmc.types import Data, Finding
 
 if TYPE_CHECKING:
@@ -214,9 +215,10 @@ class Posterior:
 
         `mean_error` is the certificate's estimate of the error of the mean, in posterior standard deviations.
         `sd_ratio` is its estimate of the draws' standard deviation divided by that of the posterior. Both refer to the
-        unconstrained coordinate, and are missing if a parameter has no coordinate of its own.
+        unconstrained coordinate, and are missing if a parameter has no coordinate of its own. Control characters in
+        names are written as escapes.
         """
-        return summarise_parameters(self, interval, interval_kind)
+        return summary_by_name(self, interval, interval_kind).rename(index=shown)
 
     @cached_property
     def tree(self) -> xr.DataTree:
@@ -425,6 +427,9 @@ class Posterior:
         return f"Posterior({self.num_draws} draws of {names} from {source}; {shown_text(verdict)})"
 
 
+@memory_explained(
+    "Reading the result", "Read it on a machine with more memory, or open it with xarray in pieces."
+)
 def load(path: str | Path) -> Posterior:
     """Read a posterior from a file that `Posterior.save` wrote, or from a run folder.
 

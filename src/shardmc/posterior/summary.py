@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmc.check.mixing import split_r_hat
-from shardmc.posterior.intervals import check_interval, ends, names_of_ends
+from shardmc.posterior.intervals import INTERVAL, check_interval, ends, names_of_ends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 _FEWEST_DRAWS = 4  # of a chain, for R-hat
 
 
-def summarise_parameters(posterior: Posterior, interval: float, interval_kind: str) -> pd.DataFrame:
-    """`Posterior.summary`."""
+def summary_by_name(
+    posterior: Posterior, interval: float = INTERVAL, interval_kind: str = "eti"
+) -> pd.DataFrame:
+    """What `Posterior.summary` shows, with the names of the parameters as they were given."""
     import pandas as pd
     from arviz_stats.base.array import array_stats
 

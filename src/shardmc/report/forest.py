@@ -109,9 +109,7 @@ def plot_effects(
     table = table.sort_values("mean")
     chosen = np.unique(np.linspace(0, len(table) - 1, min(most, len(table))).round().astype(int))
     part = table.iloc[chosen]
-    names = (
-        [shortened(shown(str(label)), _LONGEST) for label in part.index] if len(part) == len(table) else []
-    )
+    names = [shortened(str(label), _LONGEST) for label in part.index] if len(part) == len(table) else []
     figure = SharedFigure((_WIDTH, len(part) * _ROW * (1.0 if names else 0.5) + 0.5))
     left = left_margin(names) if names else 0.04
     axes = figure.add_axes(

@@ -17,6 +17,7 @@ from shardmc.check.agreement import LEVEL
 from shardmc.check.check import ordered
 from shardmc.names import shown_text
 from shardmc.posterior import Posterior
+from shardmc.posterior.summary import summary_by_name
 from shardmc.report import tables
 from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
 from shardmc.report.densities import plot_marginals, plot_pair
@@ -218,7 +219,7 @@ def write_report(posterior: Posterior, path: str | Path) -> Path:
 
 def render(posterior: Posterior) -> str:
     """The page as text."""
-    frame = posterior.summary()
+    frame = summary_by_name(posterior)
     names = [str(name) for name in frame.index]
     order = [posterior.names[k] for k in worst_first(posterior)] if len(names) > _ROWS else names
     summary = tables.summary_table(posterior, frame, order)
@@ -271,7 +272,7 @@ def repr_html(posterior: Posterior) -> str:
     posterior
         What `fit` or `load` returned.
     """
-    summary = tables.summary_table(posterior, posterior.summary())
+    summary = tables.summary_table(posterior, summary_by_name(posterior))
     return shown_text(
         _environment()
         .get_template("notebook.html.jinja")

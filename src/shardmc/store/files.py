@@ -179,7 +179,7 @@ def _without_cluster() -> Iterator[None]:
     if "dask" not in sys.modules:
         yield
         return
-    import dask
+    import dask.config
 
     with dask.config.set(scheduler="threads"):
         yield

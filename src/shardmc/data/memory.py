@@ -1,0 +1,70 @@
+"""Memory of a fit whose rows stay on disk: its need is said before it starts, and what it frees is given back."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+PROCESS = 1_000_000_000
+"""Bytes that a process needs besides the rows: Python, JAX, compiled programs and what they compute with."""
+
+_log = logging.getLogger("shardmc")
+
+
+def say_need(memory: int, row_bytes: int, shards: int) -> None:
+    """Say, before rows are read, if a limit of so many bytes for the rows cannot be kept, or is not all that is needed.
+
+    Parameters
+    ----------
+    memory
+        The limit; 0 stands for as little as possible, and nothing is said.
+    row_bytes, shards
+        What all rows take, and the number of shards.
+    """
+    at_a_time = shards_at_a_time() * row_bytes / shards
+    if not memory:
+        return
+    if at_a_time > memory:
+        _log.warning(
+            "shardmc holds %d shards in memory at a time, %.2g GB of rows, more than memory allows (%.2g GB). "
+            "Use at least %d shards.",
+            min(shards, shards_at_a_time()),
+            min(at_a_time, row_bytes) / 1e9,
+            memory / 1e9,
+            -(-shards_at_a_time() * row_bytes // memory),
+        )
+    if memory < PROCESS:
+        _log.warning(
+            "shardmc holds up to %.2g GB of rows in memory, as memory says. The process needs about %.2g GB besides.",
+            max(memory, at_a_time) / 1e9,
+            PROCESS / 1e9,
+        )
+
+
+def shards_at_a_time() -> int:
+    """Shards in memory at the least: one for each core, the next one, and one that is being read."""
+    return (os.cpu_count() or 1) + 2
+
+
+def give_back() -> None:
+    """Give memory that is free, but still with the process, back to the system. Takes milliseconds."""
+    pa.default_memory_pool().release_unused()
+    libc = _libc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+@cache
+def _libc() -> Any:
+    """The C library, if it can give memory back."""
+    try:
+        libc = ctypes.CDLL("libc.so.6") if sys.platform == "linux" else None
+    except OSError:  # another C library than GNU's
+        return None
+    return libc if hasattr(libc, "malloc_trim") else None

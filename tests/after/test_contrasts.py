@@ -179,3 +179,25 @@ def test_figures(policies, logistic):
         assert len(axes.get_yticks()) == count
         assert axes.lines[-1].get_xdata()[0] == nothing
     assert [label.get_text() for label in effects.axes[0].get_yticklabels()] == list(REGIONS)
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    rng = np.random.default_rng(0)
+    g = np.repeat(np.arange(20), 15)
+    rows = pd.DataFrame({"g": [f"g{k}" for k in g], "x": rng.normal(size=300)})
+    rows["y"] = rng.normal(size=20)[g] + 2 * rows["x"] + rng.normal(size=300)
+    return rows, shardmc.glm("y ~ x + (1 | g)", rows, shards=1, draws=300, check=False)
+
+
+def test_group_terms(grouped):
+    rows, posterior = grouped
+    check(posterior.contrast("x", (0, 1), data=rows, draws=10_000).loc["1 - 0"], posterior.draws["x"])
+    found = posterior.contrast("g", ("g0", "g7"), at={"x": 0.0}, draws=300)
+    exact = posterior.effects("g")["mean"]
+    error = found["sd"].iloc[0] / np.sqrt(300)
+    assert abs(found["mean"].iloc[0] - (exact["g7"] - exact["g0"])) < 6 * error
+    of_nobody = posterior.contrast("x", (0, 1), at={}, groups="population", draws=10_000)
+    check(of_nobody.loc["1 - 0"], posterior.draws["x"])
+    with pytest.raises(OptionError, match=r"or values of 'x' \(at=\)"):
+        posterior.contrast("g", ("g0", "g7"))

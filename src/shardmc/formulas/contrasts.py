@@ -15,6 +15,7 @@ from shardmc.formulas.averages import Averages, averages
 from shardmc.formulas.design import design_of
 from shardmc.formulas.families.family import Moments
 from shardmc.formulas.predict import Predictor
+from shardmc.names import shown
 from shardmc.posterior import Posterior
 from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval
 from shardmc.posterior.prediction import summarise
@@ -104,7 +105,8 @@ def contrast(
     tables = [lambda rows, value=value: study.predict(study.with_value(rows, value)) for value in chosen]
     found = study.averages(len(chosen), lambda rows: [table(rows) for table in tables])
     sign = "-" if compare == "difference" else "/"
-    names = [f"{value} {sign} {chosen[0]}" for value in chosen[1:]]
+    first, *others = (shown(str(value)) for value in chosen)
+    names = [f"{other} {sign} {first}" for other in others]
     return study.table(found, names, lambda means: how(means[1:], means[:1]), "contrast")
 
 

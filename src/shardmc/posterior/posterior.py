@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
 from shardmc.posterior.loo import loo_of_model
 from shardmc.posterior.prediction import predict_by
+from shardmc.posterior.records import Plan, Regression, ShardTable
 from shardmc.posterior.summary import summary_by_name, table_of_draws
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
 from shardmc.sizes import memory_explained
@@ -31,100 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
     from matplotlib.figure import Figure
-
-
-class _Record:
-    """A dataclass of plain values that a file can hold."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The values that are set."""
-        return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
-        """What `to_dict` wrote."""
-        names = {each.name for each in fields(cls)}  # type: ignore[arg-type]
-        return cls(**{name: value for name, value in stored.items() if name in names})
-
-
-@dataclass(frozen=True)
-class Plan(_Record):
-    """What a run computed. Fields that do not apply to a run are None.
-
-    Examples
-    --------
-    >>> plan = Plan(rows=1_000, shards=10, seed=0, combiner="Recenter()")
-    >>> plan.rows, Plan.from_dict(plan.to_dict()) == plan
-    (1000, True)
-    """
-
-    rows: int
-    shards: int
-    seed: int
-    combiner: str = "none"
-    method: str | None = None
-    """The subsampling method, or expectation propagation, where no sampler of shards and combiner were used."""
-    draws: int | None = None
-    """Draws asked for."""
-    draws_per_shard: int | None = None
-    shuffle: bool | None = None
-    stratified: bool | None = None
-    weighted: bool | None = None
-    keep: float | None = None
-    """A row is kept in every shard if its leverage exceeds this times the largest share; None keeps none."""
-    kept_rows: int | None = None
-    sampler: str | None = None
-    scaling: str | None = None
-    """Which subposteriors were sampled: "rescaled" or "fractional"."""
-    polish: bool | None = None
-    precision: str | None = None
-    """In which precision it was computed: "single" or "double"; "double, single" if sites differ."""
-    precision_reason: str | None = None
-    noise_log_density: float | None = None
-    """Noise of a shard's log density in single precision, where it was measured."""
-    noise_gradient: float | None = None
-    """The shift of the mode, in posterior sd, that rounding in single precision causes, where it was measured."""
-    content: str | None = None
-    """A fingerprint of what the other entries do not show: weights, strata, functions of the sampler."""
-    appended_rows: int | None = None
-    fitted_rows: int | None = None
-    """Rows of the last fit from scratch, for a posterior to which rows were appended."""
-
-
-@dataclass(frozen=True)
-class Regression(_Record):
-    """The formula of a posterior, and what is needed to predict from it."""
-
-    formula: str
-    family: str
-    priors: Mapping[str, str]
-    """Every coefficient's prior, defaults included."""
-    dropped_rows: int
-    """Rows left out because of missing values."""
-    design: Mapping[str, Any]
-    """How columns become predictors, as `shardmc.formulas.design.Design` writes and reads it."""
-
-
-@dataclass(frozen=True)
-class ShardTable:
-    """One row per shard: what it holds, where it lies, how its chains went, and its own draws."""
-
-    share: np.ndarray = field(metadata=axes("shard"))
-    size: np.ndarray = field(metadata=axes("shard"))
-    acceptance: np.ndarray = field(metadata=axes("shard"))
-    divergences: np.ndarray = field(metadata=axes("shard"))
-    ess: np.ndarray = field(metadata=axes("shard", "coordinate"))
-    r_hat: np.ndarray = field(metadata=axes("shard", "coordinate"))
-    sampler: tuple[str, ...] = field(metadata=axes("shard"))
-    draws: np.ndarray = field(metadata=axes("shard", "shard_draw", "coordinate"))
-    """Unconstrained, before combining; NaN where a shard has fewer."""
-    mode: np.ndarray | None = field(default=None, metadata=axes("shard", "coordinate"))
-    disagreement: np.ndarray | None = field(default=None, metadata=axes("shard"))
-    """Q of the check of agreement."""
-
-    @property
-    def num_shards(self) -> int:
-        return len(self.share)
 
 
 def _findings(stored: list[dict[str, Any]]) -> tuple[Finding, ...]:

@@ -9,16 +9,16 @@ import pytest
 
 import shardmc
 from shardmc.errors import OptionError
-from shardmc.program_cache import cache_folder
+from shardmc.programs.cache import cache_folder
 
 SCRIPT = """
 import sys
 import jax, jax.monitoring, jax.numpy as jnp, numpy as np
 import shardmc
-import shardmc.program_cache
+import shardmc.programs.cache
 
 # All programs count, however fast they were compiled: which ones would not depends on the machine's load.
-shardmc.program_cache.WORTH_KEEPING = 0
+shardmc.programs.cache.WORTH_KEEPING = 0
 jax.jit(lambda x: x + 1)(1.0)  # JAX has already decided that there is no cache
 folder = shardmc.keep_programs(*sys.argv[1:])
 missed = []

@@ -50,8 +50,8 @@ _HOMES = {
     "Laplace": "shardmc.combiners",
     "Certify": "shardmc.check",
     "ShardmcError": "shardmc.errors",
-    "limits": "shardmc.sizes",
-    "keep_programs": "shardmc.program_cache",
+    "limits": "shardmc.guards.limits",
+    "keep_programs": "shardmc.programs.cache",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from shardmc.field import subsample as subsample
     from shardmc.formulas import glm as glm
     from shardmc.formulas import predict as predict
+    from shardmc.guards.limits import limits as limits
     from shardmc.model import Model as Model
     from shardmc.model import Parameter as Parameter
     from shardmc.model import from_numpyro as from_numpyro
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     from shardmc.posterior import Posterior as Posterior
     from shardmc.posterior import compare_models as compare_models
     from shardmc.posterior import load as load
-    from shardmc.program_cache import keep_programs as keep_programs
+    from shardmc.programs.cache import keep_programs as keep_programs
     from shardmc.sample import HMC as HMC
     from shardmc.sample import NUTS as NUTS
     from shardmc.sample import Auto as Auto
@@ -98,7 +99,6 @@ if TYPE_CHECKING:
     from shardmc.sample import RandomWalk as RandomWalk
     from shardmc.sample import binomial_labels as binomial_labels
     from shardmc.sample import multinomial_labels as multinomial_labels
-    from shardmc.sizes import limits as limits
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ import pytest
 import shardmc
 from shardmc.errors import RunError, ShardmcError
 from shardmc.formulas import predict_file
-from shardmc.sizes import needed_memory
+from shardmc.guards.limits import needed_memory
 
 
 @pytest.fixture(scope="module")

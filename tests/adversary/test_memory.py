@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import shardmc
-from shardmc.compiled import CompiledFor
 from shardmc.data import Partition, as_source
 from shardmc.data.memory import shards_at_a_time
 from shardmc.engine.local import Local, compiled_batch
 from shardmc.locate import precision, terms
+from shardmc.programs.compiled import CompiledFor
 
 
 def number_of_programs() -> int:

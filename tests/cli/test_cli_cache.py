@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import shardmc
-from shardmc.program_cache import cache_folder, keep_programs_of_command
+from shardmc.programs.cache import cache_folder, keep_programs_of_command
 
 
 def test_a_folder_that_the_user_chose_stays_chosen(monkeypatch):

@@ -13,7 +13,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, _interrupted)
     from shardmc.cli.app import app
     from shardmc.errors import ShardmcError
-    from shardmc.program_cache import keep_programs_of_command
+    from shardmc.programs.cache import keep_programs_of_command
 
     keep_programs_of_command()
     try:

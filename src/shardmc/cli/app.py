@@ -9,7 +9,7 @@ import typer
 from shardmc._version import __version__
 from shardmc.cli import combining, fitting, paper, runs
 from shardmc.errors import OptionError
-from shardmc.sizes import limits
+from shardmc.guards.limits import limits
 
 app = typer.Typer(
     name="shardmc",

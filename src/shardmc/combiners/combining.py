@@ -19,9 +19,9 @@ from shardmc.combiners.read import RENAMED, Layout, read_shards
 from shardmc.combiners.recenter import Recenter
 from shardmc.combiners.weierstrass import Weierstrass
 from shardmc.errors import OptionError, RunError, unknown
+from shardmc.guards.limits import memory_explained
 from shardmc.names import shown, stored
 from shardmc.seeds import checked_seed
-from shardmc.sizes import memory_explained
 from shardmc.types import Combiner, Located, ShardDraws
 
 if TYPE_CHECKING:

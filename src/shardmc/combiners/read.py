@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmc.checksum import verify_checksum
 from shardmc.errors import OptionError, RunError
+from shardmc.guards.checksum import verify_checksum
+from shardmc.guards.limits import refuse_above
+from shardmc.guards.untrusted import refuse_special, refuse_unsafe_netcdf, unpacked
 from shardmc.names import clash
-from shardmc.sizes import refuse_above
-from shardmc.untrusted import refuse_special, refuse_unsafe_netcdf, unpacked
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,7 +24,7 @@ from shardmc.data.hashing import fingerprint_of
 from shardmc.data.quotes import UnclosedQuoteError, find_line_breaks
 from shardmc.data.table import TableReader, refuse_wide, spread_positions
 from shardmc.errors import DataError
-from shardmc.untrusted import CountedStream
+from shardmc.guards.untrusted import CountedStream
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmc.stamps import stamped
+from shardmc.guards.stamps import stamped
 
 if TYPE_CHECKING:
     from shardmc.data.files import File

@@ -34,7 +34,7 @@ from shardmc.data.partition import MemorySink, Partitioner
 from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Blocks, Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, unknown
-from shardmc.sizes import refuse_above
+from shardmc.guards.limits import refuse_above
 from shardmc.types import Rows
 
 

@@ -22,7 +22,7 @@ from formulaic.utils.code import sanitize_variable_names
 from shardmc.errors import DataError, ModelError, unknown
 from shardmc.formulas.chunk import Chunk, Level
 from shardmc.formulas.families import Moments
-from shardmc.sizes import refuse_above
+from shardmc.guards.limits import refuse_above
 
 _ELEMENTWISE = """
 abs absolute arccos arcsin arctan arctan2 cbrt ceil clip cos cosh exp exp2 expm1 fabs floor fmax fmin

@@ -27,7 +27,7 @@ from shardmc.formulas.expression import (
     refuse_words_of_python,
 )
 from shardmc.formulas.families import Family, families_with
-from shardmc.sizes import refuse_above
+from shardmc.guards.limits import refuse_above
 
 _LONGEST = 100_000  # characters of a formula
 _AVAILABLE = "__formulaic_variables_available__"

@@ -18,11 +18,11 @@ from shardmc.formulas.chunk import Kind as ColumnKind
 from shardmc.formulas.design import Design, design_of
 from shardmc.formulas.effects import GroupPart
 from shardmc.formulas.groups import labels_of
+from shardmc.guards.limits import memory_explained
 from shardmc.posterior import Posterior
 from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval
 from shardmc.posterior.prediction import AT_ONCE, evenly, joined, refuse_too_many, summarise
 from shardmc.seeds import Purpose, checked_seed, generator
-from shardmc.sizes import memory_explained
 from shardmc.types import Data
 
 if TYPE_CHECKING:

@@ -32,10 +32,10 @@ from shardmc.formulas.scan import (
     scan_design,
     scan_table,
 )
+from shardmc.guards.limits import refuse_above
 from shardmc.model import Model
 from shardmc.pipeline import fit, open_rows
 from shardmc.posterior import Posterior, Regression
-from shardmc.sizes import refuse_above
 from shardmc.types import Data, Finding
 
 _FAR = 10.0

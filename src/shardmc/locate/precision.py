@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.compiled import CompiledFor
 from shardmc.data.grouped import GroupedRows
 from shardmc.data.source import Batch, Blocks
 from shardmc.engine import Engine
@@ -21,6 +20,7 @@ from shardmc.locate.newton import Start, near_mode
 from shardmc.model import Model
 from shardmc.model.precision import Precision, double_precision
 from shardmc.model.shared import joined, with_shared
+from shardmc.programs.compiled import CompiledFor
 from shardmc.target import DeviceFrame
 from shardmc.types import Frame, Rows
 

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.compiled import CompiledFor
 from shardmc.data.grouped import cells_of
 from shardmc.data.source import Blocks
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
 from shardmc.model.shared import joined, with_shared
+from shardmc.programs.compiled import CompiledFor
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Frame, Gradients, Mode, Rows
 

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.compiled import CompiledFor
 from shardmc.errors import ModelError
 from shardmc.model.model import Model
 from shardmc.model.parameter import refuse_alike
 from shardmc.model.shared import joined, with_shared
 from shardmc.model.user_functions import MissingEntry, TwoSamples, WatchedDict, calling, num_rows, two_samples
+from shardmc.programs.compiled import CompiledFor
 from shardmc.types import Rows
 
 STEPS = (0.0, 1e-3, 0.1)

@@ -11,15 +11,15 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 
-from shardmc.compiled import refuse_after_fork
 from shardmc.data import Source
 from shardmc.data.memory import give_back
 from shardmc.engine import Engine
+from shardmc.guards.limits import memory_explained
 from shardmc.model import Model
 from shardmc.pipeline.stage import Job, Stage, State, known
 from shardmc.posterior import Plan, Posterior
+from shardmc.programs.compiled import refuse_after_fork
 from shardmc.sample import ShardChains
-from shardmc.sizes import memory_explained
 from shardmc.store.records import Manifest, package_versions
 from shardmc.store.run import Run
 from shardmc.types import Progress

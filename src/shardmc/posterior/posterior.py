@@ -15,6 +15,7 @@ from shardmc._methods import provided
 from shardmc.check.certificate import Certificate
 from shardmc.check.certification import Polished
 from shardmc.errors import OptionError, RunError
+from shardmc.guards.limits import memory_explained
 from shardmc.model.model import Recipe
 from shardmc.names import shown, shown_text
 from shardmc.posterior.elpd import Loo
@@ -25,7 +26,6 @@ from shardmc.posterior.prediction import predict_by
 from shardmc.posterior.records import Plan, Regression, ShardTable
 from shardmc.posterior.summary import summary_by_name, table_of_draws
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
-from shardmc.sizes import memory_explained
 from shardmc.types import Data, Finding
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardmc.checksum import verify_checksum, with_checksum
 from shardmc.errors import RunError
-from shardmc.untrusted import refuse_unsafe_netcdf
+from shardmc.guards.checksum import verify_checksum, with_checksum
+from shardmc.guards.untrusted import refuse_unsafe_netcdf
 
 if TYPE_CHECKING:
     import xarray as xr

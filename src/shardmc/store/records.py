@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from shardmc.errors import RunError
-from shardmc.stamps import same_rows, without_stamps
+from shardmc.guards.stamps import same_rows, without_stamps
 from shardmc.store.files import inside, is_temporary, read_file
 
 SCHEMA = 1

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from shardmc.errors import RunError
-from shardmc.sizes import limit, refuse_above
+from shardmc.guards.limits import limit, refuse_above
 
 SMALL = 64 * 2**20
 """Up to so many bytes it does not matter how well a file was compressed."""

@@ -21,6 +21,7 @@ _HOMES = {
     "from_pymc": "shardmc.model",
     "Posterior": "shardmc.posterior",
     "load": "shardmc.posterior",
+    "compare_models": "shardmc.posterior",
     "Local": "shardmc.engine",
     "Dask": "shardmc.engine",
     "Independence": "shardmc.sample",
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from shardmc.pipeline.sites import locate_sites as locate_sites
     from shardmc.pipeline.sites import sample_shard as sample_shard
     from shardmc.posterior import Posterior as Posterior
+    from shardmc.posterior import compare_models as compare_models
     from shardmc.posterior import load as load
     from shardmc.programs.cache import keep_programs as keep_programs
     from shardmc.sample import HMC as HMC
@@ -111,7 +113,13 @@ def __dir__() -> list[str]:
 
 # Plots, pages and predictions are functions of a posterior in later layers; here they become its methods.
 HOMES.update(
+    loo_of_formula="shardmc.formulas",
     predict="shardmc.formulas",
+    predict_file="shardmc.formulas",
+    contrast="shardmc.formulas",
+    marginal_effects="shardmc.formulas",
+    plot_contrast="shardmc.report",
+    plot_marginal_effects="shardmc.report",
     effects="shardmc.formulas",
     effect_draws="shardmc.formulas",
     plot_effects="shardmc.report",

@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     SUBSAMPLE = 12
     PROPAGATE = 13
     EFFECTS = 14
+    LEAVE_ONE_OUT = 15
 
 
 def checked_seed(seed: object) -> int:

@@ -155,7 +155,9 @@ def test_the_command_line_predicts_known_and_new_groups(folder: Path) -> None:
     assert predicted["known"][0] != predicted["known"][1]
     assert predicted["population"][0] == predicted["population"][1]
     with pytest.raises(OptionError, match="Valid: known, population"):
-        command("predict", folder / "run", folder / "new.parquet", "--out", folder / "x", "--groups", "all")
+        command(
+            "predict", folder / "run", folder / "new.parquet", "--out", folder / "x.csv", "--groups", "all"
+        )
 
 
 def test_a_mistake_in_a_group_term_is_exit_code_2(folder: Path) -> None:

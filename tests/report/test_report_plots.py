@@ -19,11 +19,11 @@ from shardmc.report.shards import outlying
 from shardmc.report.style import COLORS, DARK, TickLabels, to_svg
 from shardmc.types import Finding
 
+# Effects and contrasts need a formula: see tests/mixed and tests/after.
+OF_FORMULAS = {"plot_effects", "plot_contrast", "plot_marginal_effects"}
 
-# The effects of groups need a formula with group terms: see tests/mixed.
-@pytest.mark.parametrize(
-    "name", sorted({n for n in report.__all__ if n.startswith("plot_")} - {"plot_effects"})
-)
+
+@pytest.mark.parametrize("name", sorted({n for n in report.__all__ if n.startswith("plot_")} - OF_FORMULAS))
 def test_figures_for_notebooks(name, cases):
     before = dict(matplotlib.rcParams)
     figure = getattr(report, name)(cases["within"])

@@ -63,11 +63,23 @@ def report(
 def predict(
     run: Annotated[Path, typer.Argument(help="A run folder of `shardmc fit`, or its posterior.nc.")],
     rows: Annotated[str, typer.Argument(help="New rows: a Parquet file or folder, or a CSV file.")],
-    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    out: Annotated[
+        Path, typer.Option(help="The file to write, in the format of its suffix: .parquet or .csv.")
+    ],
     kind: Annotated[
-        str, typer.Option(help="mean, interval (of the expected response) or response (a new one).")
+        str,
+        typer.Option(
+            help="mean, interval (of the expected response), link (of the linear predictor) or response (a new one)."
+        ),
     ] = "interval",
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="A column of the rows to write beside their predictions. May be repeated."),
+    ] = None,
     interval: Annotated[float, typer.Option(help="The probability of the interval.")] = 0.95,
+    interval_kind: Annotated[
+        str, typer.Option(help="eti (a central interval) or hdi (of highest density).")
+    ] = "eti",
     draws: Annotated[int, typer.Option(help="The number of draws to use.")] = 1000,
     seed: Annotated[int, typer.Option(help="For --kind response, and for effects of groups.")] = 0,
     groups: Annotated[
@@ -81,11 +93,12 @@ def predict(
     """Predict the response of new rows, with intervals."""
     import shardmc
     from shardmc.errors import unknown
-    from shardmc.formulas import predict_file
 
-    kinds = ("mean", "interval", "response")
+    kinds = ("link", "mean", "interval", "response")
     if kind not in kinds:
         raise unknown("kind of prediction", kind, kinds)
-    options = {"interval": interval, "draws": draws, "seed": seed, "groups": groups}
-    count = predict_file(shardmc.load(run), rows, out, kind, **options)  # type: ignore[arg-type]
-    typer.echo(shown_text(f"Wrote predictions of {count:,} rows to {out}."))
+    options = {"interval": interval, "interval_kind": interval_kind, "draws": draws, "seed": seed}
+    count = shardmc.load(run).predict_file(rows, out, kind, key=key or (), groups=groups, **options)
+    typer.echo(shown_text(f"Wrote predictions of {count.rows:,} rows to {out}."))
+    if count.incomplete:
+        typer.echo(shown_text(count.sentence()))

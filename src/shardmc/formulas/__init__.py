@@ -1,5 +1,6 @@
 """Generalised linear models from formulas: fitting, priors, prediction."""
 
+from shardmc.formulas.contrasts import contrast, marginal_effects
 from shardmc.formulas.design import Design, design_of
 from shardmc.formulas.effects import effect_draws, effects
 from shardmc.formulas.families import (
@@ -14,7 +15,10 @@ from shardmc.formulas.families import (
     Poisson,
     StudentT,
 )
-from shardmc.formulas.predict import posterior_predictive_check, predict, predict_file
+from shardmc.formulas.loo import loo_of_formula
+from shardmc.formulas.predict import predict
+from shardmc.formulas.predict_file import predict_file
+from shardmc.formulas.predictive_check import posterior_predictive_check
 from shardmc.formulas.priors import Prior
 from shardmc.formulas.regression import glm
 
@@ -31,10 +35,13 @@ __all__ = [
     "Poisson",
     "Prior",
     "StudentT",
+    "contrast",
     "design_of",
     "effect_draws",
     "effects",
     "glm",
+    "loo_of_formula",
+    "marginal_effects",
     "posterior_predictive_check",
     "predict",
     "predict_file",

@@ -167,6 +167,11 @@ class Design:
             rows["trials"] = trials.astype(real)
         return rows | self._group_rows(table, chunk, len(response))
 
+    def log_base(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """What to add to the log-likelihood of rows to get the log density of the response in its own units, (row,)."""
+        base = self.family.log_base(rows["response"], rows.get("trials"))
+        return base - np.log(self.scaling.response_scale)
+
     def _group_rows(self, table: pa.Table, chunk: Chunk, count: int) -> dict[str, np.ndarray]:
         """Codes of the groups, and the columns whose coefficients vary."""
         rows: dict[str, np.ndarray] = {}

@@ -16,14 +16,21 @@ from shardmc.formulas.mixed import effect_parameter
 from shardmc.names import shown
 from shardmc.posterior import Posterior
 from shardmc.posterior.groups import SEPARATOR, skewed
-from shardmc.posterior.prediction import check_interval, evenly
+from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval, ends
+from shardmc.posterior.prediction import evenly
 from shardmc.seeds import Purpose, generator
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def effects(posterior: Posterior, factor: str | None = None, *, interval: float = 0.95) -> pd.DataFrame:
+def effects(
+    posterior: Posterior,
+    factor: str | None = None,
+    *,
+    interval: float = INTERVAL,
+    interval_kind: IntervalKind = "eti",
+) -> pd.DataFrame:
     """The effects of every group of a grouping factor.
 
     Parameters
@@ -32,8 +39,8 @@ def effects(posterior: Posterior, factor: str | None = None, *, interval: float 
         What `glm` returned for a formula with group terms, or `shardmc.load` read.
     factor
         The factor, such as "g" or "school:class". It may be left out if there is only one.
-    interval
-        The probability of the central interval.
+    interval, interval_kind
+        The interval's probability; "eti" (central) or "hdi" (of highest density).
 
     Returns
     -------
@@ -53,25 +60,37 @@ def effects(posterior: Posterior, factor: str | None = None, *, interval: float 
     """
     import pandas as pd
 
-    check_interval(interval)
+    check_interval(interval, interval_kind)
     chosen = _factor(posterior, factor)
-    tail = (1 - interval) / 2
     if chosen.integrated:
         moments = _moments(posterior)
         labels = moments.labels
         mean, sd, skewness = moments.summary(posterior.theta)
-        lower, upper = (mean + sd * skewed(norm.ppf(q), skewness) for q in (tail, 1 - tail))
+        low, high = _standard_ends(skewness, interval, interval_kind)
+        lower, upper = mean + sd * low, mean + sd * high
     else:
         draws = _parameter_draws(posterior, chosen)
         labels = chosen.labels
         mean, sd = draws.mean(axis=0), draws.std(axis=0, ddof=1)
-        lower, upper = np.quantile(draws, [tail, 1 - tail], axis=0)
+        lower, upper = ends(draws, interval, interval_kind)
     found = {"mean": mean, "sd": sd, "lower": lower, "upper": upper}
     names = [shown(label.replace(SEPARATOR, ":")) for label in labels]
     index = pd.Index(names, name=chosen.name)
     if len(chosen.effects) > 1:
         index = pd.MultiIndex.from_product([names, chosen.effects], names=[chosen.name, "effect"])
     return pd.DataFrame({name: np.asarray(values).ravel() for name, values in found.items()}, index=index)
+
+
+def _standard_ends(skewness: np.ndarray, interval: float, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the intervals of standardised, slightly skewed distributions: `skewed` of normal quantiles."""
+    outside = 1 - interval
+    low, high = (skewed(norm.ppf(q), skewness) for q in (outside / 2, 1 - outside / 2))
+    # The shortest of the intervals that leave out this probability below and the rest above.
+    for below in outside * np.linspace(0.02, 0.98, 97) if kind == "hdi" else ():
+        left, right = (skewed(norm.ppf(q), skewness) for q in (below, below + interval))
+        shorter = right - left < high - low
+        low, high = np.where(shorter, left, low), np.where(shorter, right, high)
+    return low, high
 
 
 def effect_draws(

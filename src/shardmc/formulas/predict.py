@@ -1,40 +1,35 @@
-"""Predictions from a posterior that a formula made, and a check of its predictions against observed responses."""
+"""Predictions from a posterior that a formula made."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from shardmc.data import as_source
-from shardmc.data.table import spread_positions
-from shardmc.errors import DataError, OptionError, RunError, unknown
+from shardmc.errors import OptionError, unknown
 from shardmc.formulas.chunk import Chunk, missing, refuse_unknown
 from shardmc.formulas.chunk import Kind as ColumnKind
 from shardmc.formulas.design import Design, design_of
 from shardmc.formulas.effects import GroupPart
-from shardmc.formulas.families import Statistic
 from shardmc.formulas.groups import labels_of
 from shardmc.guards.limits import memory_explained
 from shardmc.posterior import Posterior
-from shardmc.posterior.prediction import AT_ONCE, check_interval, evenly, refuse_too_many, summarise
+from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval
+from shardmc.posterior.prediction import AT_ONCE, evenly, joined, refuse_too_many, summarise
 from shardmc.seeds import Purpose, checked_seed, generator
-from shardmc.store.files import replacing
 from shardmc.types import Data
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Kind = Literal["mean", "interval", "response", "draws"]
-KINDS: tuple[str, ...] = ("mean", "interval", "response", "draws")
+Kind = Literal["link", "mean", "interval", "response", "draws"]
+KINDS: tuple[str, ...] = ("link", "mean", "interval", "response", "draws")
 GROUPS: tuple[str, ...] = ("known", "population")
 _KEY = "\x1f"  # before the name of a factor; no column of a table that a formula can name begins so
 
@@ -117,23 +112,79 @@ class Predictor:
         trials = self.design.roles.trial_values(chunk, count)
         return self.design.family.simulate(rng, self.linear(chunk, count), self.auxiliary, trials)
 
-    def chunks(self, rows: Data, at_once: int) -> Iterator[tuple[Chunk, int]]:
-        """The rows of a table or file as formulas take them, and their number, `at_once` at a time."""
+    def pieces(
+        self, rows: Data, at_once: int, also: Sequence[str] = (), needed: Sequence[str] = ()
+    ) -> Iterator[Piece]:
+        """The rows of a table or file, `at_once` at a time, with the columns that predictions need and these.
+
+        A row that lacks a value of the columns `also` is complete; one that lacks a value of those `needed` is not.
+        """
         source = as_source(rows)
-        kinds = self.kinds
-        columns = list(dict.fromkeys([*kinds, *self.group_columns]))
-        refuse_unknown(columns, source)
+        columns = list(dict.fromkeys([*self.kinds, *self.group_columns, *needed]))
+        refuse_unknown([*columns, *also], source)
         # A model with only an intercept reads no column, but needs the number of rows.
-        for table in source.tables(columns or source.column_names[:1], at_once):
+        read = list(dict.fromkeys([*columns, *also])) or source.column_names[:1]
+        for table in source.tables(read, at_once):
             found = missing(table, columns)
-            if found:
-                counts = ", ".join(f"{name!r} ({int(mask.sum())} or more)" for name, mask in found.items())
-                raise DataError(
-                    f"The new rows have missing values in {counts}; drop or impute those rows first."
-                )
-            chunk = self.with_groups(self.design.chunk(table, kinds), table)
-            self.design.roles.refuse(chunk, len(table))
-            yield chunk, len(table)
+            complete = np.ones(len(table), bool)
+            for mask in found.values():
+                complete &= ~mask
+            counts = {name: int(mask.sum()) for name, mask in found.items()}
+            yield Piece(
+                table if complete.all() else table.filter(pa.array(complete)), table, complete, counts
+            )
+
+    def chunk(self, table: pa.Table) -> Chunk:
+        """Rows without missing values as formulas take them."""
+        chunk = self.with_groups(self.design.chunk(table, self.kinds), table)
+        self.design.roles.refuse(chunk, len(table))
+        return chunk
+
+
+@final
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of a table, and those of them that can be predicted."""
+
+    table: pa.Table
+    """The rows without missing values."""
+    all_rows: pa.Table
+    complete: np.ndarray  # (row,) which of all rows have no missing values
+    missing: Mapping[str, int]
+    """Column -> number of its missing values."""
+
+
+@final
+@dataclass
+class RowCount:
+    """How many rows were predicted, and how many of them have missing values and so no prediction."""
+
+    rows: int = 0
+    incomplete: int = 0
+    missing: dict[str, int] = field(default_factory=dict)
+    """Column -> number of its missing values."""
+
+    def add(self, piece: Piece) -> None:
+        self.rows += len(piece.complete)
+        self.incomplete += int((~piece.complete).sum())
+        for name, count in piece.missing.items():
+            self.missing[name] = self.missing.get(name, 0) + count
+
+    def sentence(self, outcome: str = "their predictions are missing") -> str:
+        """What to say about rows with missing values; empty if there are none.
+
+        >>> RowCount(100, 2, {"age": 2}).sentence()
+        "2 of 100 rows have missing values in 'age' (2): their predictions are missing."
+        """
+        if not self.incomplete:
+            return ""
+        columns = ", ".join(f"{name!r} ({count:,})" for name, count in self.missing.items())
+        return f"{self.incomplete:,} of {self.rows:,} rows have missing values in {columns}: {outcome}."
+
+    def warn(self, outcome: str = "their predictions are missing") -> None:
+        """Warn of rows with missing values."""
+        if self.incomplete:
+            warnings.warn(self.sentence(outcome), UserWarning, stacklevel=5)
 
 
 @memory_explained("The prediction", "Use fewer draws (draws=), fewer rows at a time, or shardmc predict.")
@@ -142,7 +193,8 @@ def predict(
     rows: Data,
     kind: Kind = "interval",
     *,
-    interval: float = 0.95,
+    interval: float = INTERVAL,
+    interval_kind: IntervalKind = "eti",
     draws: int = 1000,
     seed: int = 0,
     groups: str = "known",
@@ -155,13 +207,15 @@ def predict(
         What `glm` returned, or `shardmc.load` read.
     rows
         A table, a dictionary of arrays, or the path of a Parquet or CSV file, with the formula's columns except the
-        response. It is read piece by piece.
+        response. It is read piece by piece. Rows with missing values get missing predictions, and a warning says how
+        many there are.
     kind
-        "mean": the expected response. "interval": also its standard deviation and central interval, which say how well
-        the expected response is known. "response": mean, standard deviation and interval of a new response, which
-        varies about its expectation. "draws": draws of the expected response, (draw, row).
-    interval
-        The interval's probability.
+        "mean": the expected response. "interval": also its standard deviation and interval, which say how well the
+        expected response is known. "link": the same of the linear predictor. "response": mean, standard deviation and
+        interval of a new response, which varies about its expectation. "draws": draws of the expected response,
+        (draw, row).
+    interval, interval_kind
+        The interval's probability; "eti" (central) or "hdi" (of highest density).
     draws
         How many of the posterior's draws to use, spread evenly over them.
     seed
@@ -173,8 +227,9 @@ def predict(
     Returns
     -------
     pandas.DataFrame or array
-        Columns mean, sd, lower, upper, with one row for each row given. For ordered levels: the probability of each
-        level (and its "lower" and "upper"). For kind "draws": an array (draw, row), or (draw, row, level).
+        Columns mean, sd, lower, upper, with one row for each row given and the index of a pandas table. For ordered
+        levels: the probability of each level (and its "lower" and "upper"). For kind "draws": an array (draw, row), or
+        (draw, row, level).
 
     Examples
     --------
@@ -185,99 +240,92 @@ def predict(
     >>> predict(posterior, {"x": np.array([0.0, 1.0])}, kind="mean")["mean"].round(1).tolist()
     [1.0, 3.0]
     """
-    import pandas as pd
-
     predictor = Predictor.of(posterior, draws, groups, seed)
+    count = RowCount()
     if kind == "draws":
         refuse_too_many(as_source(rows).num_rows * predictor.num_draws)
-        parts = [predictor.expected(chunk, count) for chunk, count in predictor.chunks(rows, AT_ONCE)]
+        parts = [_drawn(predictor, piece, count) for piece in predictor.pieces(rows, AT_ONCE)]
+        count.warn()
         return np.concatenate(parts, axis=1)
-    return pd.concat(_tables(predictor, rows, kind, interval, seed), ignore_index=True)
+    summary = PredictionSummary(predictor, kind, interval, interval_kind, seed)
+    tables = []
+    for piece in summary.pieces(rows):
+        tables.append(summary.table(piece))
+        count.add(piece)
+    count.warn()
+    return joined(tables, rows)
 
 
-def predict_file(
-    posterior: Posterior,
-    rows: Data,
-    out: str | os.PathLike[str],
-    kind: Kind = "interval",
-    *,
-    interval: float = 0.95,
-    draws: int = 1000,
-    seed: int = 0,
-    groups: str = "known",
-    on_rows: Callable[[int], None] | None = None,
-) -> int:
-    """Predict any number of rows and write the table of `predict` to a Parquet file; returns the number of rows.
-
-    `on_rows` is called with the number of rows done so far.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from shardmc.formulas import glm
-    >>> rng = np.random.default_rng(0)
-    >>> x = rng.normal(size=4_000)
-    >>> posterior = glm("y ~ x", {"x": x, "y": 1 + 2 * x + rng.normal(size=4_000)}, draws=1_000)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     predict_file(posterior, {"x": np.arange(5.0)}, Path(folder) / "predicted.parquet")
-    5
-    """
-    if kind == "draws":
-        raise OptionError(
-            "predict_file does not write draws of every row; take kind 'mean', 'interval' or 'response'."
-        )
-    target = Path(out)
-    if target.is_dir():
-        raise RunError(f"{target} is a folder; name the Parquet file to write.")
-    done = 0
-    with replacing(target) as temporary, contextlib.ExitStack() as opened:
-        writer: pq.ParquetWriter | None = None
-        for table in _tables(Predictor.of(posterior, draws, groups, seed), rows, kind, interval, seed):
-            piece = pa.Table.from_pandas(table, preserve_index=False)
-            if writer is None:
-                writer = opened.enter_context(pq.ParquetWriter(temporary, piece.schema))
-            writer.write_table(piece)
-            done += len(piece)
-            if on_rows is not None:
-                on_rows(done)
-    return done
+def _drawn(predictor: Predictor, piece: Piece, count: RowCount) -> np.ndarray:
+    """Draws of the expected response of a piece, NaN for rows with missing values."""
+    count.add(piece)
+    num_levels = len(predictor.design.family.levels_of_response or ())
+    shape = (predictor.num_draws, len(piece.complete), *([num_levels] if num_levels else []))
+    values = np.full(shape, np.nan)
+    if len(piece.table):
+        values[:, piece.complete] = predictor.expected(predictor.chunk(piece.table), len(piece.table))
+    return values
 
 
-def _tables(
-    predictor: Predictor, rows: Data, kind: str, interval: float, seed: int
-) -> Iterator[pd.DataFrame]:
-    """Summaries of predictions, piece by piece."""
-    import pandas as pd
+@final
+class PredictionSummary:
+    """Turns pieces of rows into tables of predictions."""
 
-    if kind not in KINDS:
-        raise unknown("kind of prediction", kind, KINDS)
-    check_interval(interval)
-    family = predictor.design.family
-    levels = [str(level) for level in family.levels_of_response or ()]
-    rng = generator(checked_seed(seed), Purpose.PREDICT)
-    at_once = max(1, math.ceil(AT_ONCE / (predictor.num_draws * max(1, len(levels)))))
-    for chunk, count in predictor.chunks(rows, at_once):
-        if kind == "response":
-            values = predictor.simulated(chunk, count, rng)
-            if levels:  # the share of each level
-                values = values[..., None] == np.arange(len(levels))
-                yield pd.DataFrame(values.mean(axis=0), columns=pd.Index(levels))
-                continue
-            yield pd.DataFrame(summarise(values, kind, interval))
-            continue
-        values = predictor.expected(chunk, count)
-        if levels:
-            yield pd.DataFrame(_level_summary(values, levels, kind, interval))
+    def __init__(
+        self, predictor: Predictor, kind: str, interval: float, interval_kind: str, seed: int
+    ) -> None:
+        if kind not in KINDS:
+            raise unknown("kind of prediction", kind, KINDS)
+        check_interval(interval, interval_kind)
+        self.predictor = predictor
+        self.kind = kind
+        self.interval = interval, interval_kind
+        self.levels = [str(level) for level in predictor.design.family.levels_of_response or ()]
+        self.rng = generator(checked_seed(seed), Purpose.PREDICT)
+
+    def pieces(self, rows: Data, also: Sequence[str] = ()) -> Iterator[Piece]:
+        """The rows, as many at once as memory should hold."""
+        cells = self.predictor.num_draws * max(1, len(self.levels))
+        return self.predictor.pieces(rows, max(1, math.ceil(AT_ONCE / cells)), also)
+
+    def table(self, piece: Piece) -> pd.DataFrame:
+        """Predictions of all rows of a piece; those of rows with missing values are missing."""
+        import pandas as pd
+
+        made = pd.DataFrame(self._columns(piece.table))
+        if piece.complete.all():
+            return made
+        table = pd.DataFrame(np.nan, index=range(len(piece.complete)), columns=made.columns)
+        table.loc[piece.complete] = made.to_numpy()[: len(piece.table)]
+        return table
+
+    def _columns(self, rows: pa.Table) -> dict[str, np.ndarray]:
+        if not len(rows):  # one row, for the names of the columns
+            values = np.zeros((self.predictor.num_draws, 1, *([len(self.levels)] if self._by_level else [])))
+        elif self.kind == "response":
+            values = self.predictor.simulated(self.predictor.chunk(rows), len(rows), self.rng)
+            if self.levels:
+                values = values[..., None] == np.arange(len(self.levels))
         else:
-            yield pd.DataFrame(summarise(values, kind, interval))
+            part = self.predictor.linear if self.kind == "link" else self.predictor.expected
+            values = part(self.predictor.chunk(rows), len(rows))
+        if not self._by_level:
+            return summarise(values, self.kind, *self.interval)
+        if self.kind == "response":  # the share of each level
+            return dict(zip(self.levels, values.mean(axis=0).T, strict=True))
+        return _level_summary(values, self.levels, self.kind, *self.interval)
+
+    @property
+    def _by_level(self) -> bool:
+        return bool(self.levels) and self.kind != "link"
 
 
 def _level_summary(
-    values: np.ndarray, levels: list[str], kind: str, interval: float
+    values: np.ndarray, levels: list[str], kind: str, interval: float, interval_kind: str = "eti"
 ) -> dict[str, np.ndarray]:
     columns: dict[str, np.ndarray] = {}
     for number, level in enumerate(levels):
-        for key, value in summarise(values[..., number], kind, interval).items():
+        for key, value in summarise(values[..., number], kind, interval, interval_kind).items():
             name = level if key == "mean" else f"{level} {key}"
             if name in columns:
                 raise OptionError(
@@ -286,92 +334,3 @@ def _level_summary(
                 )
             columns[name] = value
     return columns
-
-
-def posterior_predictive_check(
-    posterior: Posterior, rows: Data, *, sample: int = 5_000, draws: int = 500, seed: int = 0
-) -> pd.DataFrame:
-    """Would the model produce data like these? Compare observed responses with simulated ones.
-
-    Parameters
-    ----------
-    posterior
-        What `glm` returned, or `shardmc.load` read.
-    rows
-        A table or file with the formula's columns, including the response; usually the data that were fitted.
-    sample
-        How many rows to take, at random from the whole table.
-    draws
-        How many data sets of these rows to simulate.
-    seed
-        For the sample and the simulation.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per statistic: the observed value, mean and 95 % interval of the simulated values, and the share p of
-        simulated values at least as extreme (two-sided). A small p shows what the model does not reproduce: too many
-        zeros, a heavier tail, or a trend that it misses in the rows with the lowest or highest predictions.
-
-    Examples
-    --------
-    >>> from shardmc.formulas import glm
-    >>> rng = np.random.default_rng(0)
-    >>> table = {"x": rng.normal(size=4_000), "y": rng.standard_t(2, size=4_000)}
-    >>> posterior = glm("y ~ x", table, draws=1_000)
-    >>> bool(posterior_predictive_check(posterior, table).loc["max", "p"] < 0.01)  # tails heavier than the normal
-    True
-    """
-    import pandas as pd
-
-    predictor = Predictor.of(posterior, draws)
-    chunk = _sampled(predictor, rows, sample, seed)
-    count = len(next(iter(chunk.values())))
-    design, family = predictor.design, predictor.design.family
-    observed = design.roles.response_values(chunk, family.levels_of_response)
-    expected = predictor.expected(chunk, count).mean(axis=0)
-    if family.levels_of_response is not None:
-        expected = expected @ np.arange(len(family.levels_of_response))
-    replicated = predictor.simulated(chunk, count, generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK))
-    table = {
-        name: _compare(statistic(observed[None])[0], statistic(replicated))
-        for name, statistic in (family.statistics | _means_at_ends(expected)).items()
-    }
-    return pd.DataFrame.from_dict(table, orient="index").rename_axis("statistic")
-
-
-def _sampled(predictor: Predictor, rows: Data, sample: int, seed: int) -> Chunk:
-    """Random rows of a table, with the response."""
-    source = as_source(rows)
-    columns = list(dict.fromkeys([*predictor.design.columns, *predictor.group_columns]))
-    refuse_unknown(columns, source)
-    source = source.drop_missing(columns)
-    wanted, parts, start = spread_positions(source.num_rows, sample, seed), [], 0
-    for table in source.tables(columns):
-        parts.append(table.take(wanted[(wanted >= start) & (wanted < start + len(table))] - start))
-        start += len(table)
-    table = pa.concat_tables(parts)
-    return predictor.with_groups(predictor.design.chunk(table), table)
-
-
-def _means_at_ends(expected: np.ndarray) -> dict[str, Statistic]:
-    """The means of the rows with the lowest and the highest predictions."""
-    order = np.argsort(expected, kind="stable")
-    tenth = max(1, len(order) // 10)
-    lowest, highest = order[:tenth], order[-tenth:]
-    return {
-        "mean, lowest tenth": lambda y: y[:, lowest].mean(axis=1),
-        "mean, highest tenth": lambda y: y[:, highest].mean(axis=1),
-    }
-
-
-def _compare(observed: float, replicated: np.ndarray) -> dict[str, float]:
-    lower, upper = np.quantile(replicated, [0.025, 0.975])
-    above, below = (replicated >= observed).mean(), (replicated <= observed).mean()
-    return {
-        "observed": float(observed),
-        "mean": float(replicated.mean()),
-        "lower": float(lower),
-        "upper": float(upper),
-        "p": float(min(1.0, 2 * min(above, below))),
-    }

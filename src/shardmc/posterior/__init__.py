@@ -1,5 +1,7 @@
 """What a run returns: draws of the posterior, their measured accuracy, and everything needed to repeat the run."""
 
-from shardmc.posterior.posterior import Plan, Posterior, Regression, ShardTable, load
+from shardmc.posterior.elpd import Loo, compare_models
+from shardmc.posterior.posterior import Posterior, load
+from shardmc.posterior.records import Plan, Regression, ShardTable
 
-__all__ = ["Plan", "Posterior", "Regression", "ShardTable", "load"]
+__all__ = ["Loo", "Plan", "Posterior", "Regression", "ShardTable", "compare_models", "load"]

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmc._methods import provided
 from shardmc.check.certificate import Certificate
 from shardmc.check.certification import Polished
-from shardmc.check.mixing import split_r_hat
-from shardmc.errors import RunError
+from shardmc.errors import OptionError, RunError
 from shardmc.guards.limits import memory_explained
+from shardmc.model.model import Recipe
 from shardmc.names import shown, shown_text
+from shardmc.posterior.elpd import Loo
 from shardmc.posterior.groups import GroupMoments
+from shardmc.posterior.intervals import INTERVAL, IntervalKind
+from shardmc.posterior.loo import loo_of_model
 from shardmc.posterior.prediction import predict_by
+from shardmc.posterior.records import Plan, Regression, ShardTable
+from shardmc.posterior.summary import summary_by_name, table_of_draws
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
 from shardmc.types import Data, Finding
 
@@ -26,102 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
     from matplotlib.figure import Figure
-
-_FEWEST_DRAWS = 4  # of a chain, for R-hat
-
-
-class _Record:
-    """A dataclass of plain values that a file can hold."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The values that are set."""
-        return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
-        """What `to_dict` wrote."""
-        names = {each.name for each in fields(cls)}  # type: ignore[arg-type]
-        return cls(**{name: value for name, value in stored.items() if name in names})
-
-
-@dataclass(frozen=True)
-class Plan(_Record):
-    """What a run computed. Fields that do not apply to a run are None.
-
-    Examples
-    --------
-    >>> plan = Plan(rows=1_000, shards=10, seed=0, combiner="Recenter()")
-    >>> plan.rows, Plan.from_dict(plan.to_dict()) == plan
-    (1000, True)
-    """
-
-    rows: int
-    shards: int
-    seed: int
-    combiner: str = "none"
-    method: str | None = None
-    """The subsampling method, or expectation propagation, where no sampler of shards and combiner were used."""
-    draws: int | None = None
-    """Draws asked for."""
-    draws_per_shard: int | None = None
-    shuffle: bool | None = None
-    stratified: bool | None = None
-    weighted: bool | None = None
-    keep: float | None = None
-    """A row is kept in every shard if its leverage exceeds this times the largest share; None keeps none."""
-    kept_rows: int | None = None
-    sampler: str | None = None
-    scaling: str | None = None
-    """Which subposteriors were sampled: "rescaled" or "fractional"."""
-    polish: bool | None = None
-    precision: str | None = None
-    """In which precision it was computed: "single" or "double"; "double, single" if sites differ."""
-    precision_reason: str | None = None
-    noise_log_density: float | None = None
-    """Noise of a shard's log density in single precision, where it was measured."""
-    noise_gradient: float | None = None
-    """The shift of the mode, in posterior sd, that rounding in single precision causes, where it was measured."""
-    content: str | None = None
-    """A fingerprint of what the other entries do not show: weights, strata, functions of the sampler."""
-    appended_rows: int | None = None
-    fitted_rows: int | None = None
-    """Rows of the last fit from scratch, for a posterior to which rows were appended."""
-
-
-@dataclass(frozen=True)
-class Regression(_Record):
-    """The formula of a posterior, and what is needed to predict from it."""
-
-    formula: str
-    family: str
-    priors: Mapping[str, str]
-    """Every coefficient's prior, defaults included."""
-    dropped_rows: int
-    """Rows left out because of missing values."""
-    design: Mapping[str, Any]
-    """How columns become predictors, as `shardmc.formulas.design.Design` writes and reads it."""
-
-
-@dataclass(frozen=True)
-class ShardTable:
-    """One row per shard: what it holds, where it lies, how its chains went, and its own draws."""
-
-    share: np.ndarray = field(metadata=axes("shard"))
-    size: np.ndarray = field(metadata=axes("shard"))
-    acceptance: np.ndarray = field(metadata=axes("shard"))
-    divergences: np.ndarray = field(metadata=axes("shard"))
-    ess: np.ndarray = field(metadata=axes("shard", "coordinate"))
-    r_hat: np.ndarray = field(metadata=axes("shard", "coordinate"))
-    sampler: tuple[str, ...] = field(metadata=axes("shard"))
-    draws: np.ndarray = field(metadata=axes("shard", "shard_draw", "coordinate"))
-    """Unconstrained, before combining; NaN where a shard has fewer."""
-    mode: np.ndarray | None = field(default=None, metadata=axes("shard", "coordinate"))
-    disagreement: np.ndarray | None = field(default=None, metadata=axes("shard"))
-    """Q of the check of agreement."""
-
-    @property
-    def num_shards(self) -> int:
-        return len(self.share)
 
 
 def _findings(stored: list[dict[str, Any]]) -> tuple[Finding, ...]:
@@ -191,15 +101,31 @@ class Posterior:
                 columns[label] = values[(slice(None), *index)]
         return columns
 
-    def summary(self, interval: float = 0.95) -> pd.DataFrame:
-        """Mean, sd, central interval, effective size, R-hat and measured errors of every parameter.
+    def to_pandas(self) -> pd.DataFrame:
+        """The draws as a table: one column per scalar parameter, indexed by chain and draw as in ArviZ.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+        >>> model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"][0]) ** 2, None, {"mu": 1})
+        >>> table = shardmc.fit(model, y, shards=4, draws=200, check=False).to_pandas()
+        >>> list(table.columns), table.index.names, table.shape
+        (['mu[0]'], FrozenList(['chain', 'draw']), (200, 1))
+        """
+        return table_of_draws(self)
+
+    def summary(self, interval: float = INTERVAL, interval_kind: IntervalKind = "eti") -> pd.DataFrame:
+        """Mean, sd, interval, effective size, R-hat and measured errors of every parameter.
+
+        The interval is central (`interval_kind="eti"`), or the shortest one: that of highest density ("hdi").
 
         `mean_error` is the certificate's estimate of the error of the mean, in posterior standard deviations.
         `sd_ratio` is its estimate of the draws' standard deviation divided by that of the posterior. Both refer to the
         unconstrained coordinate, and are missing if a parameter has no coordinate of its own. Control characters in
         names are written as escapes.
         """
-        return summary_by_name(self, interval).rename(index=shown)
+        return summary_by_name(self, interval, interval_kind).rename(index=shown)
 
     @cached_property
     def tree(self) -> xr.DataTree:
@@ -223,7 +149,8 @@ class Posterior:
         kind: str = "interval",
         *,
         function: Callable[[Any, Any], Any] | None = None,
-        interval: float = 0.95,
+        interval: float = INTERVAL,
+        interval_kind: IntervalKind = "eti",
         draws: int = 1000,
         seed: int = 0,
         groups: str = "known",
@@ -233,27 +160,123 @@ class Posterior:
         Parameters
         ----------
         rows
-            Arrays, a table, or the path of Parquet or CSV files; read piece by piece.
+            Arrays, a table, or the path of Parquet or CSV files; read piece by piece. The result has the index of a
+            pandas table. For a formula, rows with missing values get missing predictions, with a warning.
         kind
-            "mean", "interval" (of the expected response), "response" (a new one) or "draws", (draw, row).
+            "mean", "interval" (of the expected response), "link" (of the linear predictor), "response" (a new one) or
+            "draws", (draw, row).
         function
             For a model without a formula: (params, rows) -> one number per row, in JAX, with named parameters on
             the natural scale. It is evaluated for every draw.
-        interval, draws, seed
-            The interval's probability; how many of the draws to use; for kind "response".
+        interval, interval_kind
+            The interval's probability; "eti" (central) or "hdi" (of highest density).
+        draws, seed
+            How many of the draws to use; for kind "response".
         groups
             For a formula with group terms: "known" uses the effects of groups that the fit had, and integrates over
             those of new groups; "population" leaves effects out.
         """
         if function is None:
             return provided("predict")(
-                self, rows, kind, interval=interval, draws=draws, seed=seed, groups=groups
+                self,
+                rows,
+                kind,
+                interval=interval,
+                interval_kind=interval_kind,
+                draws=draws,
+                seed=seed,
+                groups=groups,
             )
-        return predict_by(self, rows, function, kind, interval=interval, draws=draws)
+        return predict_by(
+            self, rows, function, kind, interval=interval, interval_kind=interval_kind, draws=draws
+        )
 
-    def effects(self, factor: str | None = None, *, interval: float = 0.95) -> pd.DataFrame:
+    def predict_file(
+        self, rows: Data, out: str | os.PathLike[str], kind: str = "interval", **options: Any
+    ) -> Any:
+        """Predict any number of rows and write the predictions to a Parquet or CSV file, with a `key` column.
+
+        See `shardmc.formulas.predict_file` for the options.
+        """
+        return provided("predict_file")(self, rows, out, kind, **options)
+
+    def loo(
+        self,
+        data: Data,
+        model: Recipe | None = None,
+        *,
+        sample: int = 4_000,
+        draws: int = 2_000,
+        seed: int = 0,
+    ) -> Loo:
+        """Leave-one-out cross-validation: how well the model predicts rows that it has not seen (PSIS-LOO).
+
+        Parameters
+        ----------
+        data
+            The rows that were fitted: arrays, a table or files, read piece by piece. Of a formula's rows, those with
+            missing values are left out.
+        model
+            The model that was fitted, if it was not a formula. Its log-likelihood should include all terms that do not
+            depend on parameters, if it is compared with other models.
+        sample
+            The number of rows that are left out in turn. With more rows, a random sample of that size gives the sum
+            over all rows (Magnusson et al., 2019), and the standard error includes the sampling.
+        draws
+            How many of the draws to use, spread evenly over the chains.
+        seed
+            For the sample of rows. Models that are compared need the same one.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=500, check=False)
+        >>> result = posterior.loo(table)
+        >>> round(result.elpd / 500, 1), round(result.p)  # 3 parameters
+        (-1.4, 3)
+        """
+        if model is None and self.regression is None:
+            raise OptionError(
+                "This is the posterior of a model without a formula: give the model too, as in "
+                "posterior.loo(data, model)."
+            )
+        if model is None:
+            return provided("loo_of_formula")(self, data, sample=sample, draws=draws, seed=seed)
+        return loo_of_model(self, data, model, sample=sample, draws=draws, seed=seed)
+
+    def contrast(self, variable: str, values: Sequence[Any] | None = None, **options: Any) -> pd.DataFrame:
+        """Differences, ratios or odds ratios of predictions between values of a predictor, averaged over rows.
+
+        See `shardmc.formulas.contrast` for the options.
+        """
+        return provided("contrast")(self, variable, values, **options)
+
+    def marginal_effects(self, variable: str, **options: Any) -> pd.DataFrame:
+        """The average slope of predictions in a predictor, or their differences between its levels.
+
+        See `shardmc.formulas.marginal_effects` for the options.
+        """
+        return provided("marginal_effects")(self, variable, **options)
+
+    def plot_contrast(self, variable: str, values: Sequence[Any] | None = None, **options: Any) -> Figure:
+        """Means and intervals of contrasts, with the options of `contrast`."""
+        return provided("plot_contrast")(self, variable, values, **options)
+
+    def plot_marginal_effects(self, variable: str, **options: Any) -> Figure:
+        """Means and intervals of marginal effects, with the options of `marginal_effects`."""
+        return provided("plot_marginal_effects")(self, variable, **options)
+
+    def effects(
+        self,
+        factor: str | None = None,
+        *,
+        interval: float = INTERVAL,
+        interval_kind: IntervalKind = "eti",
+    ) -> pd.DataFrame:
         """Mean, sd and interval of the effects of every group, for a formula with group terms such as (1 | g)."""
-        return provided("effects")(self, factor, interval=interval)
+        return provided("effects")(self, factor, interval=interval, interval_kind=interval_kind)
 
     def effect_draws(self, factor: str | None = None, **options: Any) -> dict[str, np.ndarray]:
         """Draws of the effects of the groups named by `groups`: name of the effect -> (draw, group)."""
@@ -344,39 +367,3 @@ def load(path: str | Path) -> Posterior:
         return Posterior.from_tree(tree)
     except RunError as error:
         raise RunError(f"{path} cannot be used. {error}") from error
-
-
-def summary_by_name(posterior: Posterior, interval: float = 0.95) -> pd.DataFrame:
-    """What `Posterior.summary` shows, with the names of the parameters as they were given."""
-    import pandas as pd
-    from arviz_stats.base.array import array_stats
-
-    columns = posterior.flat()
-    values = np.stack(list(columns.values()), axis=-1)
-    chained = values.reshape(*posterior.chains, values.shape[-1])
-    tail = (1 - interval) / 2
-    low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)
-    table = pd.DataFrame(
-        {
-            "mean": np.nanmean(values, axis=0),
-            "sd": np.nanstd(values, axis=0, ddof=1),
-            f"{100 * tail:g}%": low,
-            f"{100 * (1 - tail):g}%": high,
-            "ess": array_stats.ess(chained, chain_axis=0, draw_axis=1),
-            "r_hat": _r_hat(chained),
-        },
-        index=pd.Index(list(columns), name="parameter"),
-    )
-    if posterior.certificate is not None:
-        own = dict(zip(posterior.certificate.names, range(len(posterior.names)), strict=False))
-        pick = [own.get(name) for name in columns]
-        table["mean_error"] = [np.nan if k is None else posterior.certificate.mean_error[k] for k in pick]
-        table["sd_ratio"] = [np.nan if k is None else posterior.certificate.sd_ratio[k] for k in pick]
-    return table
-
-
-def _r_hat(chained: np.ndarray) -> np.ndarray:
-    """Split R-hat (parameter,) of draws (chain, draw, parameter); the halves of one chain are compared as well."""
-    if chained.shape[1] < _FEWEST_DRAWS:
-        return np.full(chained.shape[-1], np.nan)
-    return split_r_hat(np.moveaxis(chained, -1, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,6 +14,7 @@ from shardmc.data import as_source
 from shardmc.data.columns import as_numpy, is_number_type
 from shardmc.errors import ModelError, OptionError, unknown
 from shardmc.model.user_functions import calling, num_rows
+from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval, ends
 from shardmc.types import Data
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def predict_by(
     function: Callable[[Any, Any], Any],
     kind: str = "interval",
     *,
-    interval: float = 0.95,
+    interval: float = INTERVAL,
+    interval_kind: IntervalKind = "eti",
     draws: int = 1000,
 ) -> pd.DataFrame | np.ndarray:
     """Evaluate a function of natural parameters and rows at every draw and row, and summarise it for each row.
@@ -45,7 +47,7 @@ def predict_by(
 
     if kind not in ("mean", "interval", "draws"):
         raise unknown("kind of prediction by a function", kind, ("mean", "interval", "draws"))
-    check_interval(interval)
+    check_interval(interval, interval_kind)
     chosen = evenly(posterior, draws)
     params = {
         name: jnp.asarray(values[chosen], jnp.result_type(float)) for name, values in posterior.draws.items()
@@ -54,7 +56,7 @@ def predict_by(
         refuse_too_many(as_source(rows).num_rows * len(chosen))
     over_draws = jax.jit(jax.vmap(function, in_axes=(0, None)))
     tables = []
-    for piece in _pieces(rows, max(1, math.ceil(AT_ONCE / len(chosen)))):
+    for piece in pieces_of(rows, max(1, math.ceil(AT_ONCE / len(chosen)))):
         with calling("The function given to predict"):
             values = np.asarray(over_draws(params, piece), np.float64)
         if values.shape != (len(chosen), num_rows(piece)):
@@ -62,11 +64,15 @@ def predict_by(
                 f"The function given to predict returns shape {values.shape[1:]} for {num_rows(piece)} rows; it must "
                 "return one number per row."
             )
-        tables.append(values if kind == "draws" else pd.DataFrame(summarise(values, kind, interval)))
-    return np.concatenate(tables, axis=1) if kind == "draws" else pd.concat(tables, ignore_index=True)
+        tables.append(
+            values if kind == "draws" else pd.DataFrame(summarise(values, kind, interval, interval_kind))
+        )
+    return np.concatenate(tables, axis=1) if kind == "draws" else joined(tables, rows)
 
 
-def summarise(values: np.ndarray, kind: str, interval: float) -> dict[str, np.ndarray]:
+def summarise(
+    values: np.ndarray, kind: str, interval: float, interval_kind: str = "eti"
+) -> dict[str, np.ndarray]:
     """Columns of a table from draws (draw, row): the mean, and unless kind is "mean" also sd, lower and upper.
 
     >>> summarise(np.array([[0.0], [1.0], [2.0]]), "mean", 0.95)
@@ -74,9 +80,16 @@ def summarise(values: np.ndarray, kind: str, interval: float) -> dict[str, np.nd
     """
     if kind == "mean":
         return {"mean": values.mean(axis=0)}
-    tail = (1 - interval) / 2
-    lower, upper = np.quantile(values, [tail, 1 - tail], axis=0)
+    lower, upper = ends(values, interval, interval_kind)
     return {"mean": values.mean(axis=0), "sd": values.std(axis=0, ddof=1), "lower": lower, "upper": upper}
+
+
+def joined(tables: Sequence[pd.DataFrame], rows: Data) -> pd.DataFrame:
+    """Predictions of consecutive pieces as one table, with the index that the rows have if they are a pandas table."""
+    import pandas as pd
+
+    table = pd.concat(tables, ignore_index=True)
+    return table.set_axis(rows.index, axis=0) if isinstance(rows, pd.DataFrame) else table
 
 
 def evenly(posterior: Posterior, draws: int) -> np.ndarray:
@@ -87,11 +100,6 @@ def evenly(posterior: Posterior, draws: int) -> np.ndarray:
     return whole[np.linspace(0, len(whole) - 1, min(draws, len(whole))).astype(int)]
 
 
-def check_interval(interval: float) -> None:
-    if not 0 < interval < 1:
-        raise OptionError(f"interval must lie between 0 and 1, such as 0.95; {interval!r} was given.")
-
-
 def refuse_too_many(needed: int) -> None:
     """Refuse predictions that do not fit in memory."""
     if needed > MOST:
@@ -100,7 +108,7 @@ def refuse_too_many(needed: int) -> None:
         )
 
 
-def _pieces(rows: Data, count: int) -> Iterator[Any]:
+def pieces_of(rows: Data, count: int) -> Iterator[Any]:
     """The rows, `count` at a time: arrays as they are, a table as a dict of its columns of numbers."""
     if isinstance(rows, np.ndarray | jax.Array | tuple | list | Mapping):
         for start in range(0, num_rows(rows), count):

@@ -1,5 +1,6 @@
 """Reports: one HTML page per run, and figures for notebooks."""
 
+from shardmc.report.contrasts import plot_contrast, plot_marginal_effects
 from shardmc.report.densities import plot_marginals, plot_pair
 from shardmc.report.forest import plot_certificate, plot_effects, plot_forest, plot_ridges
 from shardmc.report.page import repr_html, write_report
@@ -8,8 +9,10 @@ from shardmc.report.shards import plot_chains, plot_shards
 __all__ = [
     "plot_certificate",
     "plot_chains",
+    "plot_contrast",
     "plot_effects",
     "plot_forest",
+    "plot_marginal_effects",
     "plot_marginals",
     "plot_pair",
     "plot_ridges",

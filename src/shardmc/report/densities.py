@@ -15,6 +15,7 @@ from matplotlib.path import Path
 from shardmc.combiners.density import density_curve, density_of_plane, plane_axes
 from shardmc.errors import OptionError
 from shardmc.posterior import Posterior
+from shardmc.posterior.intervals import INTERVAL
 from shardmc.report.choice import coordinates, label, shards_to_draw, worst_pair
 from shardmc.report.style import COLORS, SharedFigure, draw_curves, no_y_axis, styled, tidy_axis
 
@@ -26,7 +27,7 @@ _FEWEST = 8  # draws, to estimate a density from
 _WINDOW = 4.2  # posterior sds on either side of the mean, in the lower panel and for pairs
 _MOST_DOTS = 600  # of a pair
 _SIDE = 96  # points along each side of a pair's grid
-_REGIONS = (0.5, 0.95)
+_REGIONS = (0.5, INTERVAL)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from shardmc.errors import OptionError, unknown
 from shardmc.names import shown
 from shardmc.posterior import Posterior
+from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval, ends
 from shardmc.report.choice import coordinates, shards_to_draw, shortened
 from shardmc.report.densities import Curve, marginal
 from shardmc.report.style import COLORS, SharedFigure, draw_curves, styled, tidy_axis
@@ -28,9 +29,13 @@ _PEAK = 0.4  # about the height of a standard normal density
 
 @styled
 def plot_forest(
-    posterior: Posterior, parameters: Sequence[str] | None = None, *, interval: float = 0.95
+    posterior: Posterior,
+    parameters: Sequence[str] | None = None,
+    *,
+    interval: float = INTERVAL,
+    interval_kind: IntervalKind = "eti",
 ) -> Figure:
-    """Mean, inner half and central interval of every parameter on the natural scale.
+    """Mean, inner half and interval of every parameter on the natural scale.
 
     Parameters of similar size share an axis, so that large ones do not squeeze small ones to a dot.
 
@@ -40,22 +45,22 @@ def plot_forest(
         What `fit` returned.
     parameters
         Names such as `beta[3]`; all by default.
-    interval
-        Probability of the thin line's interval. The thick line is the 50 % interval.
+    interval, interval_kind
+        Probability of the thin line's interval, and its kind: "eti" (central) or "hdi" (of highest density). The thick
+        line is the 50 % interval of the same kind.
     """
-    if not 0 < interval < 1:
-        raise OptionError(f"interval must lie between 0 and 1, not {interval!r}.")
+    check_interval(interval, interval_kind)
     flat = posterior.flat()
     names = list(flat) if parameters is None else list(parameters)
     for name in names:
         if name not in flat:
             raise unknown("parameter", name, flat)
-    tail = (1 - interval) / 2
     table = np.full((len(names), 5), np.nan)
     for row, name in enumerate(names):
         finite = flat[name][np.isfinite(flat[name])]
         if len(finite):
-            table[row, :4] = np.quantile(finite, [tail, 0.25, 0.75, 1 - tail])
+            table[row, [0, 3]] = ends(finite, interval, interval_kind)
+            table[row, [1, 2]] = ends(finite, 0.5, interval_kind)
             table[row, 4] = finite.mean()
     panels = _by_reach(table)
     heights = [len(panel) * _ROW + 0.42 for panel in panels]
@@ -79,9 +84,10 @@ def plot_effects(
     *,
     effect: str | None = None,
     most: int = 60,
-    interval: float = 0.95,
+    interval: float = INTERVAL,
+    interval_kind: IntervalKind = "eti",
 ) -> Figure:
-    """Means and central intervals of the effects of groups, from the smallest to the largest.
+    """Means and intervals of the effects of groups, from the smallest to the largest.
 
     Parameters
     ----------
@@ -92,7 +98,7 @@ def plot_effects(
     most
         With more groups than this, that many are shown, evenly spread over all, and names are left out.
     """
-    table = posterior.effects(factor, interval=interval)
+    table = posterior.effects(factor, interval=interval, interval_kind=interval_kind)
     name = str(table.index.names[0])
     if table.index.nlevels > 1:
         available = list(dict.fromkeys(table.index.get_level_values(1)))

@@ -17,7 +17,7 @@ from shardmc.check.agreement import LEVEL
 from shardmc.check.check import ordered
 from shardmc.names import shown_text
 from shardmc.posterior import Posterior
-from shardmc.posterior.posterior import summary_by_name
+from shardmc.posterior.summary import summary_by_name
 from shardmc.report import tables
 from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
 from shardmc.report.densities import plot_marginals, plot_pair

@@ -33,6 +33,10 @@ class _Successes(Family):
         if self.link not in _LINKS:
             raise unknown(f"link of family {self.name!r}", self.link, _LINKS)
 
+    @property
+    def exp_of_link(self) -> str | None:
+        return "odds_ratio" if self.link == "logit" else None
+
     def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
         # No overlap, except in one common value, between failures and successes; no row has both.
         apart = (lowest.high <= highest.low) | (highest.high <= lowest.low)
@@ -86,6 +90,7 @@ class Bernoulli(_Successes):
 
     name = "bernoulli"
     learns_from_one_row = False
+    mean_is_probability = True
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
@@ -176,6 +181,14 @@ class Binomial(_Successes):
             return _binomial_logit(eta, response, trials)
         return response * log_ndtr(eta) + (trials - response) * log_ndtr(-eta)
 
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        assert trials is not None
+        ways = -np.log1p(trials) - special.betaln(response + 1, trials - response + 1)
+        if self.link != "logit":
+            return ways
+        share = (response + 0.5) / (trials + 1)  # as in `_binomial_logit`
+        return ways + response * np.log(share) + (trials - response) * np.log1p(-share)
+
     def refuse(self, response: ResponseSummary) -> None:
         response.refuse_fractions(self.name, "give the number of successes, not their share")
         if response.above_trials:
@@ -228,6 +241,7 @@ class Ordinal(Family):
     takes_levels = True
     location = "cutpoint"
     location_is_auxiliary = True
+    mean_is_probability = True
     levels: tuple[Level, ...] = ()
 
     def __post_init__(self) -> None:
@@ -236,6 +250,10 @@ class Ordinal(Family):
     @property
     def levels_of_response(self) -> tuple[Level, ...]:
         return self.levels
+
+    @property
+    def exp_of_link(self) -> str:
+        return "odds_ratio"
 
     def with_levels(
         self, levels: Sequence[Level] | None, response: ResponseSummary

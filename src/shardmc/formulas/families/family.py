@@ -145,11 +145,18 @@ class Family(ABC):
     """The parameter that moves the linear predictor of all rows."""
     location_is_auxiliary: ClassVar[bool] = False
     """Whether the location is a parameter of the family, always there, and not a term of the linear predictor."""
+    mean_is_probability: ClassVar[bool] = False
+    """Whether the expected response is a probability, or one for each level."""
 
     @property
     def auxiliaries(self) -> Mapping[str, Any]:
         """Name -> support of the parameters besides the coefficients and the location."""
         return {}
+
+    @property
+    def exp_of_link(self) -> str | None:
+        """What exp of a difference of linear predictors is: "ratio", "odds_ratio", or None if it has no name."""
+        return None
 
     # The likelihood, on the device.
 
@@ -158,6 +165,11 @@ class Family(ABC):
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
         """Log-likelihood of each row, (row,), up to a term without parameters; `response` comes from `encode`."""
+
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        """The term without parameters that `log_likelihood` leaves out of the log density of each row, (row,)."""
+        del trials
+        return np.zeros(len(response))
 
     def log_likelihood_of_rows(
         self,

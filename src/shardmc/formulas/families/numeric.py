@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -9,6 +10,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 from shardmc.errors import DataError, OptionError
 from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
@@ -20,6 +22,8 @@ from shardmc.formulas.families.special import (
     stirling_slope_by_steps,
 )
 from shardmc.formulas.priors import Prior, rounded
+
+_HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class _LocationScale(Family):
@@ -38,6 +42,9 @@ class _LocationScale(Family):
 
     def coefficient_scale(self, response: ResponseSummary) -> float:
         return 2.5 * response.sd
+
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        return np.full(len(response), -_HALF_LOG_2_PI)
 
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
         return eta
@@ -122,6 +129,10 @@ class Gamma(Family):
     def auxiliaries(self) -> Mapping[str, Any]:
         return {"shape": "positive"}
 
+    @property
+    def exp_of_link(self) -> str:
+        return "ratio"
+
     def encode(self, response: np.ndarray) -> np.ndarray:
         return np.log(response)
 
@@ -132,6 +143,9 @@ class Gamma(Family):
         departure = response - eta
         spread = 0.5 * jnp.log(shape) - stirling_remainder(shape)
         return shape * (departure - jnp.expm1(departure)) + spread
+
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        return -response - _HALF_LOG_2_PI
 
     def refuse(self, response: ResponseSummary) -> None:
         bad = response.negative + response.zero
@@ -173,6 +187,14 @@ class _Counts(Family):
 
     takes_exposure = True
 
+    @property
+    def exp_of_link(self) -> str:
+        return "ratio"
+
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        """Relative to a perfect fit, as `_departure` is: y log y - y - log y!."""
+        return special.xlogy(response, response) - response - special.gammaln(response + 1)
+
     def refuse(self, response: ResponseSummary) -> None:
         response.refuse_fractions(
             self.name, "for amounts take family 'gamma' or 'gaussian', for rates give the exposure"
@@ -213,6 +235,10 @@ class Poisson(_Counts):
     ) -> jax.Array:
         scale, departure = _departure(eta, response)
         return response * departure - scale * jnp.expm1(departure)
+
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        # A count of 0 has the scale 1, whose term is not part of the density.
+        return super().log_base(response, trials) - (response == 0)
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {"Intercept": Prior("normal", (rounded(_log_rate(response)), 2.5))}

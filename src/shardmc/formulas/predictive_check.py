@@ -1,0 +1,110 @@
+"""A check of a formula's posterior: observed responses against simulated ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from shardmc.data import as_source
+from shardmc.data.table import spread_positions
+from shardmc.formulas.chunk import Chunk, refuse_unknown
+from shardmc.formulas.families import Statistic
+from shardmc.formulas.predict import Predictor
+from shardmc.posterior import Posterior
+from shardmc.posterior.intervals import ends
+from shardmc.seeds import Purpose, checked_seed, generator
+from shardmc.types import Data
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def posterior_predictive_check(
+    posterior: Posterior, rows: Data, *, sample: int = 5_000, draws: int = 500, seed: int = 0
+) -> pd.DataFrame:
+    """Would the model produce data like these? Compare observed responses with simulated ones.
+
+    Parameters
+    ----------
+    posterior
+        What `glm` returned, or `shardmc.load` read.
+    rows
+        A table or file with the formula's columns, including the response; usually the data that were fitted.
+    sample
+        How many rows to take, at random from the whole table.
+    draws
+        How many data sets of these rows to simulate.
+    seed
+        For the sample and the simulation.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per statistic: the observed value, mean and 95 % interval of the simulated values, and the share p of
+        simulated values at least as extreme (two-sided). A small p shows what the model does not reproduce: too many
+        zeros, a heavier tail, or a trend that it misses in the rows with the lowest or highest predictions.
+
+    Examples
+    --------
+    >>> from shardmc.formulas import glm
+    >>> rng = np.random.default_rng(0)
+    >>> table = {"x": rng.normal(size=4_000), "y": rng.standard_t(2, size=4_000)}
+    >>> posterior = glm("y ~ x", table, draws=1_000)
+    >>> bool(posterior_predictive_check(posterior, table).loc["max", "p"] < 0.01)  # tails heavier than the normal
+    True
+    """
+    import pandas as pd
+
+    predictor = Predictor.of(posterior, draws)
+    chunk = _sampled(predictor, rows, sample, seed)
+    count = len(next(iter(chunk.values())))
+    design, family = predictor.design, predictor.design.family
+    observed = design.roles.response_values(chunk, family.levels_of_response)
+    expected = predictor.expected(chunk, count).mean(axis=0)
+    if family.levels_of_response is not None:
+        expected = expected @ np.arange(len(family.levels_of_response))
+    replicated = predictor.simulated(chunk, count, generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK))
+    table = {
+        name: _compare(statistic(observed[None])[0], statistic(replicated))
+        for name, statistic in (family.statistics | _means_at_ends(expected)).items()
+    }
+    return pd.DataFrame.from_dict(table, orient="index").rename_axis("statistic")
+
+
+def _sampled(predictor: Predictor, rows: Data, sample: int, seed: int) -> Chunk:
+    """Random rows of a table, with the response."""
+    source = as_source(rows)
+    columns = list(dict.fromkeys([*predictor.design.columns, *predictor.group_columns]))
+    refuse_unknown(columns, source)
+    source = source.drop_missing(columns)
+    wanted, parts, start = spread_positions(source.num_rows, sample, seed), [], 0
+    for table in source.tables(columns):
+        parts.append(table.take(wanted[(wanted >= start) & (wanted < start + len(table))] - start))
+        start += len(table)
+    table = pa.concat_tables(parts)
+    return predictor.with_groups(predictor.design.chunk(table), table)
+
+
+def _means_at_ends(expected: np.ndarray) -> dict[str, Statistic]:
+    """The means of the rows with the lowest and the highest predictions."""
+    order = np.argsort(expected, kind="stable")
+    tenth = max(1, len(order) // 10)
+    lowest, highest = order[:tenth], order[-tenth:]
+    return {
+        "mean, lowest tenth": lambda y: y[:, lowest].mean(axis=1),
+        "mean, highest tenth": lambda y: y[:, highest].mean(axis=1),
+    }
+
+
+def _compare(observed: float, replicated: np.ndarray) -> dict[str, float]:
+    lower, upper = ends(replicated)
+    above, below = (replicated >= observed).mean(), (replicated <= observed).mean()
+    return {
+        "observed": float(observed),
+        "mean": float(replicated.mean()),
+        "lower": float(lower),
+        "upper": float(upper),
+        "p": float(min(1.0, 2 * min(above, below))),
+    }

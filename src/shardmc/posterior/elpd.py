@@ -1,0 +1,192 @@
+"""How well models predict rows that they have not seen: the estimate of one model, and the comparison of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmc.errors import OptionError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Loo:
+    """The expected log predictive density of new rows (elpd), by leave-one-out cross-validation.
+
+    Arrays have one entry for each row of the sample: all rows, or a simple random sample of them.
+    """
+
+    elpd: float
+    """Sum over all rows of the log density of each row given all others: larger is better."""
+    se: float
+    """Standard error of elpd: rows are a sample of what they stand for, and only some of them were computed."""
+    subsampling_se: float
+    """The part of `se` that is due to the sample of rows; 0 if all rows were computed."""
+    p: float
+    """Effective number of parameters."""
+    rows: int
+    draws: int
+    good_k: float
+    """Importance sampling is reliable for a row if its Pareto k is below this."""
+    pareto_k: np.ndarray = field(repr=False)
+    positions: np.ndarray = field(repr=False)
+    """Row numbers of the sample."""
+    elpd_i: np.ndarray = field(repr=False)
+    cheap_i: np.ndarray = field(repr=False)
+    """Log densities at the mean of the draws."""
+    cheap: float = field(repr=False)
+    """Their sum over all rows."""
+
+    @staticmethod
+    def estimated(
+        elpd_i: np.ndarray,
+        cheap_i: np.ndarray,
+        p_i: np.ndarray,
+        pareto_k: np.ndarray,
+        *,
+        total: float,
+        squares: float,
+        rows: int,
+        positions: np.ndarray,
+        draws: int,
+    ) -> Loo:
+        """The difference estimator, from a sample's values and the sums of all rows' cheap values and their squares.
+
+        elpd = sum of all cheap values + N * mean difference. The sum of squares of all values is estimated likewise,
+        and gives their variance.
+        """
+        elpd, of_sample = _difference_estimate(elpd_i - cheap_i, total, rows)
+        sum_of_squares = squares + rows * float(np.mean(elpd_i**2 - cheap_i**2))
+        of_rows = max(0.0, sum_of_squares - (elpd**2 - of_sample) / rows)
+        return Loo(
+            elpd=elpd,
+            se=math.sqrt(of_rows + of_sample),
+            subsampling_se=math.sqrt(of_sample),
+            p=rows * float(np.mean(p_i)),
+            rows=rows,
+            draws=draws,
+            good_k=min(1 - 1 / math.log10(draws), 0.7),
+            pareto_k=pareto_k,
+            positions=positions,
+            elpd_i=elpd_i,
+            cheap_i=cheap_i,
+            cheap=total,
+        )
+
+    @property
+    def warning(self) -> bool:
+        """Whether importance sampling is unreliable for some rows: their Pareto k is too large."""
+        return bool((self.pareto_k > self.good_k).any())
+
+    @property
+    def sentence(self) -> str:
+        """The result in words."""
+        sampled = len(self.positions)
+        of_rows = f"{self.rows:,} rows"
+        if sampled < self.rows:
+            of_rows += (
+                f" (a sample of {sampled:,}, which adds {self.subsampling_se:.1f} to the standard error)"
+            )
+        bad = int((self.pareto_k > self.good_k).sum())
+        k = (
+            f"Pareto k exceeds {self.good_k:.2f} for {bad:,} of {sampled:,}"
+            if bad
+            else "all Pareto k are good"
+        )
+        return f"elpd {self.elpd:,.1f}, standard error {self.se:,.1f}, p {self.p:,.1f}, from {of_rows}; {k}."
+
+    def __repr__(self) -> str:
+        return f"Loo({self.sentence})"
+
+    def to_arviz(self) -> Any:
+        """An `arviz_stats.ELPDData`, for ArviZ's functions; with pointwise values if all rows were computed."""
+        import xarray as xr
+        from arviz_stats.utils import ELPDData
+
+        if len(self.positions) == self.rows:
+            pointwise = {"elpd_i": self.elpd_i, "pareto_k": self.pareto_k}
+            more: dict[str, Any] = {name: xr.DataArray(v, dims="row") for name, v in pointwise.items()}
+        else:
+            more = {
+                "subsampling_se": self.subsampling_se,
+                "subsample_size": len(self.positions),
+                "loo_subsample_observations": self.positions,
+            }
+        # ArviZ states the two parts of the standard error one by one.
+        se = math.sqrt(max(0.0, self.se**2 - self.subsampling_se**2))
+        shared = self.draws, self.rows, "log", self.warning, self.good_k
+        return ELPDData("loo", self.elpd, se, self.p, *shared, **more)
+
+
+def compare_models(models: Mapping[str, Loo]) -> pd.DataFrame:
+    """Compare models by how well they predict rows that they have not seen.
+
+    Parameters
+    ----------
+    models
+        Name -> what `posterior.loo(data)` returned, for the same rows and, with a sample of them, the same `sample` and
+        `seed`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Models from best to worst. `elpd_diff` is how far a model's elpd lies below that of the best, and `dse` the
+        standard error of this difference, which is smaller than those of the two if models predict the same rows
+        well. `subsampling_dse` is its part that is due to the sample of rows. `warning` marks models with rows for
+        which importance sampling is unreliable.
+
+    Examples
+    --------
+    >>> import shardmc
+    >>> rng = np.random.default_rng(0)
+    >>> table = {"x": rng.normal(size=500)}
+    >>> table["y"] = 2 * table["x"] + rng.normal(size=500)
+    >>> options = {"shards": 1, "draws": 500, "check": False}
+    >>> fits = {formula: shardmc.glm(formula, table, **options) for formula in ("y ~ x", "y ~ 1")}
+    >>> compare_models({name: fit.loo(table) for name, fit in fits.items()}).index.tolist()
+    ['y ~ x', 'y ~ 1']
+    """
+    import pandas as pd
+
+    if not models:
+        raise OptionError("There are no models to compare.")
+    for name, each in models.items():
+        if not isinstance(each, Loo):
+            raise OptionError(
+                f"compare_models takes what posterior.loo(data) returns; {name!r} is {type(each).__name__}."
+            )
+    names = sorted(models, key=lambda name: -models[name].elpd)
+    best = models[names[0]]
+    rows = []
+    for rank, name in enumerate(names):
+        model = models[name]
+        if model.rows != best.rows or not np.array_equal(model.positions, best.positions):
+            raise OptionError(
+                f"{names[0]!r} and {name!r} were computed on different rows ({len(best.positions):,} of {best.rows:,}, "
+                f"and {len(model.positions):,} of {model.rows:,}): give loo the same rows, sample and seed."
+            )
+        below, dse, of_sample = _difference(best, model)
+        rows.append((rank, model.elpd, model.p, below, model.se, dse, of_sample, model.warning))
+    columns = ["rank", "elpd", "p", "elpd_diff", "se", "dse", "subsampling_dse", "warning"]
+    return pd.DataFrame(rows, index=pd.Index(names, name="model"), columns=pd.Index(columns))
+
+
+def _difference(first: Loo, second: Loo) -> tuple[float, float, float]:
+    """The difference of two elpd, its standard error, and the part of that which is due to the sample of rows."""
+    exact, cheap = first.elpd_i - second.elpd_i, first.cheap_i - second.cheap_i
+    difference, of_sample = _difference_estimate(exact - cheap, first.cheap - second.cheap, first.rows)
+    of_rows = (first.rows - 1) * float(np.var(exact, ddof=1))
+    return difference, math.sqrt(of_rows + of_sample), math.sqrt(of_sample)
+
+
+def _difference_estimate(corrections: np.ndarray, total: float, rows: int) -> tuple[float, float]:
+    """A sum over all rows from the sum of cheap values and a sample's corrections, and its variance."""
+    size = len(corrections)
+    variance = rows**2 * (1 - size / rows) * float(np.var(corrections, ddof=1)) / size
+    return total + rows * float(np.mean(corrections)), variance

@@ -1,0 +1,105 @@
+"""What a posterior records of its run: the plan, the formula, and a table of the shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+import numpy as np
+
+from shardmc.posterior.tree import axes
+
+
+class _Record:
+    """A dataclass of plain values that a file can hold."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values that are set."""
+        return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        """What `to_dict` wrote."""
+        names = {each.name for each in fields(cls)}  # type: ignore[arg-type]
+        return cls(**{name: value for name, value in stored.items() if name in names})
+
+
+@dataclass(frozen=True)
+class Plan(_Record):
+    """What a run computed. Fields that do not apply to a run are None.
+
+    Examples
+    --------
+    >>> plan = Plan(rows=1_000, shards=10, seed=0, combiner="Recenter()")
+    >>> plan.rows, Plan.from_dict(plan.to_dict()) == plan
+    (1000, True)
+    """
+
+    rows: int
+    shards: int
+    seed: int
+    combiner: str = "none"
+    method: str | None = None
+    """The subsampling method, or expectation propagation, where no sampler of shards and combiner were used."""
+    draws: int | None = None
+    """Draws asked for."""
+    draws_per_shard: int | None = None
+    shuffle: bool | None = None
+    stratified: bool | None = None
+    weighted: bool | None = None
+    keep: float | None = None
+    """A row is kept in every shard if its leverage exceeds this times the largest share; None keeps none."""
+    kept_rows: int | None = None
+    sampler: str | None = None
+    scaling: str | None = None
+    """Which subposteriors were sampled: "rescaled" or "fractional"."""
+    polish: bool | None = None
+    precision: str | None = None
+    """In which precision it was computed: "single" or "double"; "double, single" if sites differ."""
+    precision_reason: str | None = None
+    noise_log_density: float | None = None
+    """Noise of a shard's log density in single precision, where it was measured."""
+    noise_gradient: float | None = None
+    """The shift of the mode, in posterior sd, that rounding in single precision causes, where it was measured."""
+    content: str | None = None
+    """A fingerprint of what the other entries do not show: weights, strata, functions of the sampler."""
+    appended_rows: int | None = None
+    fitted_rows: int | None = None
+    """Rows of the last fit from scratch, for a posterior to which rows were appended."""
+
+
+@dataclass(frozen=True)
+class Regression(_Record):
+    """The formula of a posterior, and what is needed to predict from it."""
+
+    formula: str
+    family: str
+    priors: Mapping[str, str]
+    """Every coefficient's prior, defaults included."""
+    dropped_rows: int
+    """Rows left out because of missing values."""
+    design: Mapping[str, Any]
+    """How columns become predictors, as `shardmc.formulas.design.Design` writes and reads it."""
+
+
+@dataclass(frozen=True)
+class ShardTable:
+    """One row per shard: what it holds, where it lies, how its chains went, and its own draws."""
+
+    share: np.ndarray = field(metadata=axes("shard"))
+    size: np.ndarray = field(metadata=axes("shard"))
+    acceptance: np.ndarray = field(metadata=axes("shard"))
+    divergences: np.ndarray = field(metadata=axes("shard"))
+    ess: np.ndarray = field(metadata=axes("shard", "coordinate"))
+    r_hat: np.ndarray = field(metadata=axes("shard", "coordinate"))
+    sampler: tuple[str, ...] = field(metadata=axes("shard"))
+    draws: np.ndarray = field(metadata=axes("shard", "shard_draw", "coordinate"))
+    """Unconstrained, before combining; NaN where a shard has fewer."""
+    mode: np.ndarray | None = field(default=None, metadata=axes("shard", "coordinate"))
+    disagreement: np.ndarray | None = field(default=None, metadata=axes("shard"))
+    """Q of the check of agreement."""
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.share)

@@ -18,7 +18,6 @@ CASES = (
     "test_fit.py::test_same_seed_same_draws_twice_and_for_any_batch_size",
     "model/test_both_precisions.py::test_derivatives_of_the_smaller_of_two_numbers_survive_compilation",
     "model/test_rewrite.py::test_a_covariance_model_ends",
-    "statistical/test_fit_exact.py::test_default_fit_matches_logistic_regression_by_quadrature",
 )
 
 

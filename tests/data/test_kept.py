@@ -3,7 +3,7 @@
 import pytest
 
 from shardmc.data import Partition
-from shardmc.data.source import kept_length, kept_positions_length, rounded
+from shardmc.data.source import kept_length, power_of_four, rounded
 from shardmc.errors import OptionError
 
 from .conftest import make_source, shards_of
@@ -59,5 +59,5 @@ def test_lengths_are_few_and_padding_is_small():
     assert len(lengths) < 800
     for count in range(1, 5000):
         assert count <= rounded(count) <= count * 65 / 64
-        assert count <= kept_length(count, 4_000) < count + 4_032 / 16
-        assert count <= kept_positions_length(count) <= max(16, 4 * count)
+        assert count <= kept_length(count, 4_000) <= max(16, count + 4_032 / 16)
+        assert count <= power_of_four(count) <= max(16, 4 * count)

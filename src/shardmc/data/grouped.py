@@ -22,8 +22,8 @@ from shardmc.data.source import (
     Source,
     groups_of,
     kept_length,
-    kept_positions_length,
     make_batch,
+    power_of_four,
 )
 from shardmc.errors import OptionError
 from shardmc.types import Rows
@@ -437,7 +437,7 @@ class StretchStream(Blocks):
         count = len(rows["group"])
         index = np.minimum(np.arange(kept_length(count, self.capacity)), count - 1)
         weights = (np.arange(len(index)) < count).astype(np.float32)
-        most = kept_positions_length(max(len(p) for p in positions))
+        most = power_of_four(max(len(p) for p in positions))
         table = np.full((len(positions), most), self.capacity, np.int32)
         for shard in found:
             chosen = np.unique(np.asarray(positions[shard], np.int64))

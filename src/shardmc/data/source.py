@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -191,7 +190,7 @@ def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, gather: Gather
     index = np.minimum(np.arange(kept_length(count, int(sizes.max()))), count - 1)
     rows, own = gather(np.repeat(np.arange(len(sizes)), counts)[index], np.concatenate(unique)[index])
     weights = (np.arange(len(index)) < count) * (np.ones(len(index)) if own is None else np.asarray(own))
-    table = np.full((len(unique), kept_positions_length(int(counts.max()))), sizes.max(), dtype=np.int32)
+    table = np.full((len(unique), power_of_four(int(counts.max()))), sizes.max(), dtype=np.int32)
     for shard, p in enumerate(unique):
         table[shard, : len(p)] = p
     return Kept(rows, jax.device_put(weights.astype(float_type())), table, count)
@@ -210,26 +209,31 @@ def rounded(count: int) -> int:
 
 
 def kept_length(count: int, capacity: int) -> int:
-    """Round the number of kept rows up to a sixteenth of a shard, so that those of another seed have the same length.
+    """Round the number of kept rows up to 16, 64, 256, ... so that those of another seed have the same length.
+
+    Where that would add more than a sixteenth of a shard, it is rounded up to a multiple of a sixteenth.
 
     Examples
     --------
-    >>> kept_length(96, 5_810), kept_length(97, 5_810), kept_length(3, 50)
-    (364, 364, 8)
+    >>> kept_length(96, 5_810), kept_length(97, 5_810), kept_length(300, 3_000)
+    (256, 256, 376)
     """
     step = max(8, rounded(capacity) // 16)
-    return -(-count // step) * step
+    return min(power_of_four(count), max(16, -(-count // step) * step))
 
 
-def kept_positions_length(count: int) -> int:
-    """Round the number of kept rows of one shard up to 16, 64, 256, ...
+def power_of_four(count: int) -> int:
+    """Round up to 16, 64, 256, ...
 
     Examples
     --------
-    >>> kept_positions_length(5), kept_positions_length(17)
-    (16, 64)
+    >>> power_of_four(5), power_of_four(17), power_of_four(64)
+    (16, 64, 64)
     """
-    return max(16, 4 ** math.ceil(math.log(count, 4)))
+    power = 16
+    while power < count:
+        power *= 4
+    return power
 
 
 def groups_of(shards: Sequence[int], size: int) -> Iterator[tuple[list[int], np.ndarray]]:

@@ -85,6 +85,7 @@ class SentRows:
             kept_rows=None,
             kept_weights=None,
             starts=(position * batch.capacity).astype(np.int32),
+            order=None,
         )
         return run_rows, (jax.device_get(header), self.parts[number], self.kept.argument())
 

@@ -315,6 +315,8 @@ def test_simulated_responses_have_the_expected_mean(case):
 
 def test_families_by_name():
     assert named_family("Negative-Binomial") == NegativeBinomial()
+    assert named_family("negbinomial") == NegativeBinomial()
+    assert named_family("normal") == named_family("gaussian")
     assert named_family("bernoulli(link=probit)") == Bernoulli("probit")
     assert named_family(StudentT(df=3.0)) == StudentT(df=3.0)
     for name in FAMILIES:

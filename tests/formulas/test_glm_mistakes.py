@@ -172,7 +172,7 @@ def test_complete_separation_is_named(table):
     ("formula", "family", "options", "message"),
     [
         ("claims ~ np.log(claims)", "poisson", {}, "is not finite in"),
-        ("sold ~ age", "binomial", {}, "needs the number of trials"),
+        ("sold ~ age", "binomial", {}, "needs the number of trials.*0 or 1 use family 'bernoulli'"),
         ("sold ~ age", "binomial", {"trials": 0}, "positive whole number"),
         ("claims ~ age", "binomial", {"trials": 1}, "exceeds the number of trials"),
         ("sold ~ age", "bernoulli", {"trials": 3}, "trials belongs to family 'binomial'"),
@@ -187,7 +187,7 @@ def test_complete_separation_is_named(table):
         ("region ~ age", "ordinal", {}, "is text without an order"),
         ("amount ~ age", "ordinal", {}, "must have few levels"),
         ("C(sold) ~ age", "bernoulli", {}, "only family 'ordinal' takes one"),
-        ("amount ~ age", "normal", {}, "Unknown family 'normal'"),
+        ("amount ~ age", "gausian", {}, "Unknown family 'gausian'"),
         ("amount ~ age + missing(age)", "gaussian", {}, "it is not a known function"),
         ("amount ~ age", "gaussian", {"priors": {"agee": "normal(0, 1)"}}, "Did you mean 'age'"),
     ],

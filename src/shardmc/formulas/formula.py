@@ -255,7 +255,8 @@ class Roles:
             )
         if family.takes_trials and trials is None:
             raise OptionError(
-                f"Family {family.name!r} needs the number of trials: give trials= a column's name or a whole number."
+                f"Family {family.name!r} needs the number of trials: give trials= a column's name or a whole number. "
+                "For responses that are 0 or 1 use family 'bernoulli'."
             )
         if trials is not None and not family.takes_trials:
             raise OptionError(

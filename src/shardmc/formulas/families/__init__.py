@@ -47,6 +47,19 @@ FAMILIES: tuple[str, ...] = tuple(_KINDS)
 """The families' names."""
 
 
+_OTHER_NAMES = {
+    "normal": "gaussian",
+    "logistic": "bernoulli",
+    "negbinomial": "negative_binomial",
+    "neg_binomial": "negative_binomial",
+    "nb": "negative_binomial",
+    "student": "student_t",
+    "t": "student_t",
+    "cumulative": "ordinal",
+}
+"""What other programs call these families."""
+
+
 def families_with(feature: Literal["takes_exposure", "takes_trials", "takes_levels"]) -> str:
     """Names of the families that have a feature, for messages.
 
@@ -65,6 +78,8 @@ def named_family(given: str | Family) -> Family:
     Bernoulli(link='probit')
     >>> named_family("student-t(df=4)")
     StudentT(df=4.0)
+    >>> named_family("normal")  # as brms, bambi and others call it
+    Gaussian()
     """
     if isinstance(given, Family):
         return given
@@ -72,6 +87,7 @@ def named_family(given: str | Family) -> Family:
     if match is None:
         raise unknown("family", given, FAMILIES)
     name = match[1].lower().replace("-", "_")
+    name = _OTHER_NAMES.get(name, name)
     if name not in _KINDS:
         raise unknown("family", match[1], FAMILIES)
     pairs = [part.split("=") for part in (match[2] or "").split(",") if part.strip()]

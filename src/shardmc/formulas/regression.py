@@ -272,7 +272,8 @@ def glm(
         file.
     family
         "gaussian", "bernoulli" ("bernoulli(link=probit)"), "binomial", "poisson", "negative_binomial", "gamma",
-        "student_t" ("student_t(df=4)"), "ordinal", or a `Family`. Names of other programs, such as "normal" and "negbinomial", are known too.
+        "student_t" ("student_t(df=4)"), "ordinal", or a `Family`. Names of other programs, such as "normal" and
+        "negbinomial", are known too.
     priors
         Name of a coefficient or term, "coefficients", "Intercept", "sigma", ... -> "normal(0, 1)" and the like, in the
         columns' own units. The intercept's is for all predictors at their means. Of group terms: the sds of effects,

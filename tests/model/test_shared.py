@@ -159,3 +159,13 @@ def test_formulas_with_other_names_and_priors_compile_nothing(compilations):
     posterior = fitted("speed", 1)
     assert not compilations
     assert abs(posterior.draws["speed"].mean() - 0.3) < 0.2
+
+
+def test_shapes_of_many_tables_are_forgotten():
+    """Otherwise every new model would be compared with the first one for every number of rows that was ever seen."""
+    kind, numbers = split(normal(7.0), ROWS)
+    theta = jnp.array([0.3, -0.7])
+    for count in range(2, 40):
+        rows = {name: column[:count] for name, column in ROWS.items()}
+        jax.make_jaxpr(lambda t, rows=rows: joined(kind, numbers).log_likelihood(t, rows))(theta)
+    assert len(kind.likelihood._known) == 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, final
@@ -20,6 +21,9 @@ from shardmc.types import Rows
 
 _ROWS = 8
 """The number of rows for which functions are compared before any program needs them."""
+
+_MOST_SHAPES = 8
+"""Shapes for which a traced function is kept, and at which another model is compared with it."""
 
 Numbers = tuple[Any, tuple[Any, ...]]
 """The single numbers of a function, and its arrays."""
@@ -42,8 +46,7 @@ class SharedFunction:
 
     def __init__(self, function: Callable[..., Any], numbers: Numbers) -> None:
         self._function, self._numbers = function, numbers
-        self._traced: dict[Any, ClosedJaxpr] = {}
-        self._hashes: dict[Any, str] = {}
+        self._known: OrderedDict[_Shape, tuple[ClosedJaxpr, str]] = OrderedDict()  # the last ones used last
 
     @classmethod
     def of(cls, function: Callable[..., Any], *args: Any) -> tuple[SharedFunction, Numbers]:
@@ -55,8 +58,9 @@ class SharedFunction:
             if shared is None:
                 shared = cls._all[key] = cls(function, numbers)
                 return shared, numbers
+            known = list(shared._known.items())
         # Programs exist for some numbers of rows. There, too, both functions must have the same steps.
-        for seen, expected in list(shared._hashes.items()):
+        for seen, (_, expected) in known:
             there = seen.abstract()
             other = _trace(function, there)
             if _hash(other, there) != expected or not _equal(_numbers(other), numbers):
@@ -65,15 +69,24 @@ class SharedFunction:
 
     def __call__(self, numbers: Numbers, *args: Any) -> jax.Array:
         """The value of the function with these numbers."""
-        shape = _Shape.of(args)
-        if shape not in self._traced:
-            closed = _trace(self._function, shape.abstract())
+        (result,) = _fill(self._at(_Shape.of(args)), numbers, jax.tree.leaves(args))
+        return result
+
+    def _at(self, shape: _Shape) -> ClosedJaxpr:
+        """The function traced for arguments of this shape, with the numbers that it has for a few rows."""
+        known = self._known.get(shape)
+        if known is None:
+            there = shape.abstract()
+            closed = _trace(self._function, there)
             if not _equal(_numbers(closed), self._numbers):
                 raise Unshared
-            self._hashes[shape] = _hash(closed, args)
-            self._traced[shape] = closed
-        (result,) = _fill(self._traced[shape], numbers, jax.tree.leaves(args))
-        return result
+            known = closed, _hash(closed, there)
+        with self._lock:
+            self._known[shape] = known
+            self._known.move_to_end(shape)
+            while len(self._known) > _MOST_SHAPES:
+                self._known.popitem(last=False)
+        return known[0]
 
 
 @final

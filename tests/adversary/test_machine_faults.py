@@ -40,7 +40,7 @@ def test_a_prediction_on_a_full_disk_is_a_sentence(line, tmp_path, monkeypatch, 
 def test_a_prediction_does_not_follow_a_link(line, tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "predicted.parquet").symlink_to(tmp_path / "precious")
-    assert predict_file(line, {"x": np.arange(5.0)}, tmp_path / "predicted.parquet") == 5
+    assert predict_file(line, {"x": np.arange(5.0)}, tmp_path / "predicted.parquet").rows == 5
     assert (tmp_path / "precious").read_text() == "mine"
 
 

@@ -28,6 +28,7 @@ os.environ.setdefault(
 )
 
 import jax
+import jax.monitoring
 
 gc.set_threshold(20_000)  # with the usual 700, looking for garbage takes a twentieth of the time
 
@@ -58,6 +59,20 @@ def command(tmp_path, monkeypatch, capfd) -> Callable[..., subprocess.CompletedP
         return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), *capfd.readouterr())
 
     return run
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """A list that grows with every program that XLA compiles or loads from a cache."""
+    found: list[str] = []
+
+    def listen(event: str, duration: float, **_: object) -> None:
+        if event.endswith("backend_compile_duration"):
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.fixture(autouse=True, scope="module")

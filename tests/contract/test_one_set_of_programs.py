@@ -1,25 +1,10 @@
 """Another seed, another prior or a few rows more compile nothing: ten fits with the programs of the first."""
 
-import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import shardmc
-
-
-@pytest.fixture
-def compilations():
-    """A list that grows with every program that XLA compiles or loads from a cache."""
-    found = []
-
-    def listen(event, duration, **_):
-        if event.endswith("backend_compile_duration"):
-            found.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def simulated(rows):

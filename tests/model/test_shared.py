@@ -1,7 +1,6 @@
 """Models that differ in their numbers only share compiled programs, and each computes with its own numbers."""
 
 import jax
-import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -105,20 +104,6 @@ def test_a_model_that_differs_only_for_many_rows_is_another():
     found = with_shared(program, branching, ROWS, theta, ROWS)
     np.testing.assert_allclose(found[1], values(branching, None, theta, ROWS)[1], rtol=1e-5)
     assert branching.numbers_are_fixed
-
-
-@pytest.fixture
-def compilations():
-    """A list that grows with every program that XLA compiles or loads from a cache."""
-    found = []
-
-    def listen(event, duration, **_):
-        if event.endswith("backend_compile_duration"):
-            found.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def test_fits_of_models_that_differ_in_their_numbers_compile_nothing(compilations):

@@ -32,6 +32,7 @@ from shardmc.formulas.scan import (
     scan_design,
     scan_table,
 )
+from shardmc.formulas.variables import variables_of
 from shardmc.guards.limits import refuse_above
 from shardmc.model import Model
 from shardmc.pipeline import fit, open_rows
@@ -368,10 +369,12 @@ class _Formula:
         groups = posterior.groups
         if groups is not None and design.unit is not None:
             groups = replace(groups, labels=design.unit.labels)
+        draws = named_draws(design, posterior.draws)
         return replace(
             posterior,
             groups=groups,
-            draws=named_draws(design, posterior.draws),
+            draws=draws,
+            variables=variables_of(design, draws),
             notes=notes,
             findings=tuple(ordered((*posterior.findings, *_separation(prepared), *prepared.findings))),
             regression=Regression(

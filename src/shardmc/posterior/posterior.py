@@ -17,6 +17,7 @@ from shardmc.check.certification import Polished
 from shardmc.errors import OptionError, RunError
 from shardmc.guards.limits import memory_explained
 from shardmc.model.model import Recipe
+from shardmc.model.variables import Variable
 from shardmc.names import shown, shown_text
 from shardmc.posterior.elpd import Loo
 from shardmc.posterior.groups import GroupMoments
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 def _findings(stored: list[dict[str, Any]]) -> tuple[Finding, ...]:
     return tuple(Finding(**each) for each in stored)
+
+
+def _variables(stored: list[dict[str, Any]]) -> tuple[Variable, ...]:
+    return tuple(map(Variable.from_dict, stored))
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class Posterior:
     """The formula, for a posterior that `glm` made."""
     groups: GroupMoments | None = None
     """The effects of the groups of a mixed model; `effects` shows them."""
+    variables: tuple[Variable, ...] = field(default=(), metadata=read_by(_variables))
+    """Names and labels of the axes of `tree`, where there are any."""
     seconds: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))
     """Stage -> how long it took."""
     passes: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))

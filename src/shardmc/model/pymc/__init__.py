@@ -33,7 +33,8 @@ def from_pymc(model: Any, rows: Sequence[str]) -> PyMCModel:
 
     Free variables become the parameters, with PyMC's own transforms. Observed variables and potentials that depend on
     the rows become the log-likelihood. Everything else that has a density becomes the prior. Deterministics that do
-    not depend on the rows are reported with the parameters; the others are left out.
+    not depend on the rows are reported with the parameters; the others are left out. The model's dims and coords are
+    those of `posterior.tree`.
 
     Parameters
     ----------
@@ -97,13 +98,15 @@ class PyMCModel(Recipe):
     def _model(self, samples: TwoSamples) -> Model:
         parts = self._parts
         functions = _Functions(parts, self._columns, self._row_axes(samples))
-        return Model(
+        model = Model(
             functions.log_likelihood,
             functions.log_prior,
             parts.parameters,
             derived=functions.derived if parts.derived else None,
             initial=parts.initial,
         )
+        model.variables = parts.variables
+        return model
 
     def _row_axes(self, samples: TwoSamples) -> tuple[int, ...]:
         """For each term that depends on the rows, the axis of its log density that stands for the rows."""

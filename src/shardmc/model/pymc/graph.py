@@ -19,6 +19,8 @@ from shardmc.model.pymc.translate import (
     similar_constraint,
 )
 from shardmc.model.user_functions import calling
+from shardmc.model.variables import Variable as NamedVariable
+from shardmc.model.variables import as_labels, partly_named
 
 MARGINALISE = "Marginalise it (labels of a mixture: pm.Mixture), or write a Gibbs sampler"
 
@@ -37,6 +39,8 @@ class Parts:
     deterministics: Translated  # parameters -> the derived quantities
     columns: dict[str, np.ndarray]
     """The rows that the model holds itself: name of a pm.Data -> its value."""
+    variables: tuple[NamedVariable, ...]
+    """Parameters and derived quantities with PyMC's dims and coords."""
 
 
 def take_apart(model: Any, names: Sequence[str]) -> Parts:
@@ -68,7 +72,19 @@ def take_apart(model: Any, names: Sequence[str]) -> Parts:
         derived=tuple(constant),
         deterministics=Translated(graphs.values, list(constant.values())),
         columns=columns,
+        variables=_with_dims(model, [*parameters, *constant]),
     )
+
+
+def _with_dims(model: Any, names: Iterable[str]) -> tuple[NamedVariable, ...]:
+    """Those of the named variables whose axes have names in the model."""
+    found = []
+    for name in names:
+        if name in model.named_vars_to_dims:
+            dims = partly_named(name, model.named_vars_to_dims[name])
+            coords = {dim: as_labels(model.coords[dim]) for dim in dims if model.coords.get(dim) is not None}
+            found.append(NamedVariable(name, dims, coords))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

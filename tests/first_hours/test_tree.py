@@ -1,0 +1,177 @@
+"""The first hours after a fit: results that ArviZ, bambi and pandas users understand, and models as they write them."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+
+import shardmc
+
+FEW = {"shards": 2, "draws": 200, "check": False}
+ROWS = 600
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "age": rng.uniform(18, 80, ROWS),
+            "region": rng.choice(["north", "south", "west"], ROWS),
+            "sex": rng.choice(["f", "m"], ROWS),
+            "shop": rng.integers(0, 12, ROWS),
+        }
+    )
+    effect = rng.normal(0, 0.7, 12)[table["shop"]]
+    eta = 1 + 0.02 * table["age"] - 0.5 * (table["region"] == "south") + effect
+    table["spent"] = eta + rng.normal(0, 0.5, ROWS)
+    table["bought"] = rng.poisson(np.exp(0.3 * eta))
+    return table
+
+
+@pytest.fixture(scope="module")
+def posterior(table) -> shardmc.Posterior:
+    return shardmc.glm("spent ~ region * sex + bs(age, df=4, degree=2):sex", table, **FEW)
+
+
+def test_a_category_is_one_variable_with_its_levels(posterior):
+    region = posterior.tree.posterior["region"]
+    assert region.dims == ("chain", "draw", "region_dim")
+    assert region.region_dim.values.tolist() == ["south", "west"]
+    south = region.sel(region_dim="south").values.ravel()
+    np.testing.assert_array_equal(south, posterior.draws["region[T.south]"])
+    assert posterior.tree.posterior["sex"].sex_dim.values.tolist() == ["m"]
+
+
+def test_splines_and_products_have_names(posterior):
+    variables = posterior.tree.posterior
+    assert variables["region:sex"]["region:sex_dim"].values.tolist() == ["south, m", "west, m"]
+    spline = variables["bs(age, df=4, degree=2):sex"]
+    assert spline.dims[2] == "bs(age, df=4, degree=2):sex_dim"
+    assert spline[spline.dims[2]].values.tolist()[:2] == ["1, f", "2, f"]
+    assert not [dim for dim in variables.dims if dim.endswith("_dim_0")]
+
+
+def test_flat_names_are_the_same_everywhere(posterior, tmp_path):
+    names = list(posterior.summary().index)
+    assert names[:3] == ["Intercept", "region[T.south]", "region[T.west]"]
+    assert list(posterior.to_pandas().columns) == names
+    again = shardmc.load(posterior.save(tmp_path / "posterior.nc"))
+    assert list(again.draws) == list(posterior.draws)
+    for name, values in again.draws.items():
+        np.testing.assert_array_equal(values, posterior.draws[name])
+    assert again.tree.identical(posterior.tree)
+    pooled = shardmc.combine([tmp_path / "posterior.nc", tmp_path / "posterior.nc"])
+    assert list(pooled.names) == names
+
+
+def test_arviz_names_in_sample_stats(posterior):
+    stats = posterior.tree.sample_stats
+    assert set(stats.data_vars) == {"shard", "acceptance_rate", "diverging"}
+    assert stats["acceptance_rate"].dims == ("chain", "draw")
+    np.testing.assert_allclose(stats["acceptance_rate"][:, 0], posterior.shards.acceptance)
+    assert not stats["diverging"].any()
+
+
+def test_cutpoints_and_effects_of_groups_have_labels(table):
+    graded = table.assign(grade=pd.cut(table["spent"], [-9, 1, 2, 9], labels=["low", "mid", "high"]))
+    ordinal = shardmc.glm("grade ~ age", graded, "ordinal", **FEW).tree.posterior
+    assert ordinal["cutpoint"].cutpoint_dim.values.tolist() == ["low | mid", "mid | high"]
+    crossed = shardmc.glm("spent ~ 1 + (1 | shop) + (1 | region)", table, **FEW | {"shards": 1})
+    effects = crossed.tree.posterior["effects_region"]
+    assert effects.dims == ("chain", "draw", "region__factor_dim")
+    assert effects["region__factor_dim"].values.tolist() == ["north", "south", "west"]
+
+
+# Models as NumPyro and PyMC users write them.
+
+
+def linear(params, rows):
+    mean = params["beta"] @ jnp.stack([jnp.ones_like(rows["age"]), rows["age"]])
+    return -0.5 * ((rows["spent"] - mean) / params["sigma"]) ** 2 - jnp.log(params["sigma"])
+
+
+PARAMETERS = {"beta": 2, "sigma": "positive"}
+
+
+def test_a_vector_has_the_names_that_the_user_gave(table):
+    named = shardmc.Model(
+        linear,
+        None,
+        PARAMETERS,
+        derived=lambda params: {
+            "doubled": 2 * params["beta"],
+            "outer": jnp.outer(params["beta"], params["beta"]),
+        },
+        dims={"beta": ["predictor"], "doubled": "predictor"},
+        coords={"predictor": ["one", "age"]},
+    )
+    posterior = shardmc.fit(named, table, **FEW)
+    variables = posterior.tree.posterior
+    for name in ("beta", "doubled"):
+        assert variables[name].dims == ("chain", "draw", "predictor")
+    assert variables["predictor"].values.tolist() == ["one", "age"]
+    assert variables["outer"].dims == ("chain", "draw", "outer_dim_0", "outer_dim_1")
+    unnamed = shardmc.fit(shardmc.Model(linear, None, PARAMETERS), table, **FEW)
+    assert unnamed.tree.posterior["beta"].dims == ("chain", "draw", "beta_dim")
+    np.testing.assert_array_equal(unnamed.draws["beta"], posterior.draws["beta"])
+
+
+@pytest.mark.parametrize(
+    ("dims", "coords", "message"),
+    [
+        ({"gamma": ["p"]}, None, "Unknown parameter in dims 'gamma'"),
+        ({"beta": ["p", "q"]}, None, r"names 2 axes, but 'beta' has shape \(2,\)"),
+        ({"beta": ["sigma"]}, None, "not 'chain', 'draw' or the name of a parameter"),
+        ({"beta": ["p"]}, {"p": ["a", "b", "c"]}, "axis 'p' has 3 entries, but 2 in parameter 'beta'"),
+        ({"beta": ["p"]}, {"p": ["a", "a"]}, "the label 'a' twice"),
+        (None, {"p": ["a", "b"]}, "no parameter has an axis of that name"),
+    ],
+)
+def test_names_of_axes_that_do_not_fit(dims, coords, message):
+    with pytest.raises(shardmc.ShardmcError, match=message):
+        shardmc.Model(linear, None, PARAMETERS, dims=dims, coords=coords)
+
+
+def varying(shop, age, spent=None):
+    with numpyro.plate("shops", 12):
+        level = numpyro.sample("level", dist.Normal(0, 2))
+    slope = numpyro.sample("slope", dist.Normal(0, 1).expand([2]).to_event(1))
+    numpyro.deterministic("twice", 2 * slope)
+    eta = level[shop] + slope[0] + slope[1] * age / 50
+    numpyro.sample("y", dist.Normal(eta, 1.0), obs=spent)
+
+
+def test_plates_of_numpyro_are_axes(table):
+    names = [f"shop {k}" for k in range(12)]
+    model = shardmc.from_numpyro(
+        varying, dims={"slope": ["what"], "twice": ["what"]}, coords={"shops": names, "what": ["one", "age"]}
+    )
+    variables = shardmc.fit(model, table, **FEW).tree.posterior
+    assert variables["level"].dims == ("chain", "draw", "shops")
+    assert variables["shops"].values.tolist() == names
+    assert variables["slope"].dims == variables["twice"].dims == ("chain", "draw", "what")
+
+
+def pymc_model(table):
+    pm = pytest.importorskip("pymc")
+    with pm.Model(coords={"shop_name": [f"shop {k}" for k in range(12)], "row": np.arange(ROWS)}) as model:
+        shop = pm.Data("shop", table["shop"].to_numpy(), dims="row")
+        spent = pm.Data("spent", table["spent"].to_numpy(), dims="row")
+        level = pm.Normal("level", 0, 2, dims="shop_name")
+        pm.Deterministic("twice", 2 * level, dims="shop_name")
+        pm.Normal("y", level[shop], 1.0, observed=spent, dims="row")
+    return model
+
+
+def test_coords_and_dims_of_pymc_survive(table, tmp_path):
+    model = shardmc.from_pymc(pymc_model(table), rows=["shop", "spent"])
+    posterior = shardmc.fit(model, table, **FEW, run_dir=tmp_path)
+    for each in (posterior, shardmc.load(tmp_path)):
+        variables = each.tree.posterior
+        assert variables["level"].dims == variables["twice"].dims == ("chain", "draw", "shop_name")
+        assert variables["shop_name"].values.tolist() == [f"shop {k}" for k in range(12)]

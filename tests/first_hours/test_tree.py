@@ -175,3 +175,68 @@ def test_coords_and_dims_of_pymc_survive(table, tmp_path):
         variables = each.tree.posterior
         assert variables["level"].dims == variables["twice"].dims == ("chain", "draw", "shop_name")
         assert variables["shop_name"].values.tolist() == [f"shop {k}" for k in range(12)]
+
+
+def test_a_bare_numpyro_function_is_answered_with_the_call_to_write(table):
+    message = r"give shardmc\.from_numpyro\(varying\) instead, as in shardmc\.fit\("
+    with pytest.raises(shardmc.ShardmcError, match=message):
+        shardmc.fit(varying, table)
+    with pytest.raises(shardmc.ShardmcError, match=r"'y' has one value per row .*its argument 'spent'"):
+        shardmc.fit(shardmc.from_numpyro(varying), table.drop(columns="spent"))
+    with pytest.raises(shardmc.ShardmcError, match=r"given to from_numpyro 'scale'. Valid: age, shop, spent"):
+        shardmc.from_numpyro(varying, scale=3.0)
+
+
+def test_a_bare_pymc_model_is_answered_with_the_call_to_write(table):
+    model = pymc_model(table)
+    call = r'shardmc\.fit\(shardmc\.from_pymc\(model, rows=\["shop", "spent"\]\), data\)'
+    with pytest.raises(shardmc.ShardmcError, match=call):
+        shardmc.fit(model, table)
+    with pytest.raises(
+        shardmc.ShardmcError, match=r"rows= of from_pymc must name .* There are: 'shop', 'spent'"
+    ):
+        shardmc.from_pymc(model)
+    with pytest.raises(shardmc.ShardmcError, match=r"leaves out 'shop', .* write rows=\['spent', 'shop'\]"):
+        shardmc.from_pymc(model, rows=["spent"])
+    with pytest.raises(shardmc.ShardmcError, match=r"observations are pm.Data 'spent'.* rows= of from_pymc"):
+        shardmc.from_pymc(model, rows=["shop"])
+    with pytest.raises(shardmc.ShardmcError, match=r"in rows= of from_pymc 'spend'. Did you mean 'spent'"):
+        shardmc.from_pymc(model, rows=["shop", "spend"])
+    import pymc as pm
+
+    with pm.Model() as without:
+        pm.Normal("y", pm.Normal("mu"), 1.0, observed=table["spent"].to_numpy())
+    with pytest.raises(
+        shardmc.ShardmcError, match=r"from_pymc needs .* as pm.Data, and this PyMC model has none"
+    ):
+        shardmc.from_pymc(without, rows=["spent"])
+
+
+def test_an_unknown_option_names_the_function_that_was_called(table):
+    with pytest.raises(
+        shardmc.ShardmcError, match=r"Unknown option of glm 'num_draws'. Did you mean 'draws'"
+    ):
+        shardmc.glm("spent ~ age", table, num_draws=100)
+    with pytest.raises(shardmc.ShardmcError, match=r"Unknown option of fit 'shard'. Did you mean 'shards'"):
+        shardmc.fit(shardmc.Model(linear, None, PARAMETERS), table, shard=3)
+
+
+def test_predict_takes_functions_that_return_vectors(table):
+    posterior = shardmc.fit(shardmc.Model(linear, None, PARAMETERS), table, **FEW)
+    new = pd.DataFrame({"age": [20.0, 40.0, 60.0]}, index=["ann", "bob", "eve"])
+
+    def both(params, rows):
+        mean = params["beta"][0] + params["beta"][1] * rows["age"]
+        return jnp.stack([mean, jnp.exp(mean)], axis=1)
+
+    found = posterior.predict(new, function=both)
+    assert list(found.index) == ["ann", "bob", "eve"]
+    assert list(found.columns) == [
+        f"{name}[{k}]" for k in range(2) for name in ("mean", "sd", "lower", "upper")
+    ]
+    beta = posterior.draws["beta"]
+    exact = beta[:, :1] + beta[:, 1:] * new["age"].to_numpy()
+    np.testing.assert_allclose(found["mean[1]"], np.exp(exact).mean(axis=0), rtol=1e-4)
+    drawn = posterior.predict(new, "draws", function=both)
+    assert drawn.shape == (200, 3, 2)
+    np.testing.assert_allclose(drawn[..., 0], exact, rtol=1e-4)

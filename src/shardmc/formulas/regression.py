@@ -14,7 +14,7 @@ import pyarrow as pa
 from shardmc.check.check import ordered
 from shardmc.data import Source
 from shardmc.data.grouped import GroupedSource
-from shardmc.errors import DataError, ModelError
+from shardmc.errors import DataError, ModelError, knows_its_options
 from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown
 from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws
 from shardmc.formulas.encoder import Encoder
@@ -247,6 +247,7 @@ def _refuse_repeated(design: Design) -> None:
             )
 
 
+@knows_its_options(fit)
 def glm(
     formula: str,
     data: Data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def _cutpoints(design: Design, draws: Mapping[str, Any]) -> list[Variable]:
     if not design.family.location_is_auxiliary or levels is None:
         return []
     names = dict.fromkeys([design.family.location, location_name(design)])
-    labels = tuple(f"{low} | {high}" for low, high in zip(levels, levels[1:], strict=False))
+    labels = tuple(f"{low} | {high}" for low, high in pairwise(levels))
     dim = f"{design.family.location}_dim"
     return [
         Variable(name, (dim,), {dim: labels})

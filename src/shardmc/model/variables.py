@@ -180,8 +180,8 @@ def _check_axes(
     for dim in axes:
         if not isinstance(dim, str) or not dim or dim in ("chain", "draw") or dim in shapes:
             raise ModelError(
-                f"dims[{name!r}] names an axis {dim!r}: the name must be text, and not 'chain', 'draw' or the name of a "
-                "parameter."
+                f"dims[{name!r}] names an axis {dim!r}: the name must be text, and not 'chain', 'draw' or the name "
+                "of a parameter."
             )
     shape = shapes.get(name)
     if shape is None:

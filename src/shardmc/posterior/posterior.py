@@ -173,8 +173,9 @@ class Posterior:
             "mean", "interval" (of the expected response), "link" (of the linear predictor), "response" (a new one) or
             "draws", (draw, row).
         function
-            For a model without a formula: (params, rows) -> one number per row, in JAX, with named parameters on
-            the natural scale. It is evaluated for every draw.
+            For a model without a formula: (params, rows) -> one number or array per row, in JAX, with named parameters
+            on the natural scale. It is evaluated for every draw. Of an array per row, columns are "mean[0]", "sd[0]",
+            ..., and draws are (draw, row, ...).
         interval, interval_kind
             The interval's probability; "eti" (central) or "hdi" (of highest density).
         draws, seed

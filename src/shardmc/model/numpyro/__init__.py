@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.errors import ModelError
+from shardmc.errors import ModelError, unknown
 from shardmc.model.model import Model, Recipe
 from shardmc.model.numpyro.sites import Sites, deterministic_values, discover, log_densities
 from shardmc.model.user_functions import missing, structure_key, sum_to_rows, take, two_samples
@@ -57,7 +57,12 @@ def from_numpyro(
     """
     if not callable(model):
         raise ModelError(f"from_numpyro takes a NumPyro model function; {type(model).__name__} was given.")
-    return NumPyroModel(_Function(model, args, kwargs), dims, coords)
+    function = _Function(model, args, kwargs)
+    names = function.argument_names()
+    for name in kwargs:
+        if names is not None and name not in names:
+            raise ModelError(str(unknown("argument of the NumPyro model given to from_numpyro", name, names)))
+    return NumPyroModel(function, dims, coords)
 
 
 @final
@@ -122,7 +127,7 @@ class _Function:
         """The columns of a dict that the function has an argument for; other rows unchanged."""
         if not isinstance(rows, Mapping):
             return rows
-        names = self._names()
+        names = self.argument_names()
         wanted = [name for name in rows if (names is None or name in names) and name not in self.kwargs]
         selected = {name: rows[name] for name in wanted}
         self._refuse_missing(selected, list(rows))
@@ -158,7 +163,7 @@ class _Function:
         parameters = inspect.signature(self.function).parameters.values()
         return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
-    def _names(self) -> set[str] | None:
+    def argument_names(self) -> set[str] | None:
         """Names of its arguments; None if it takes any (**kwargs)."""
         parameters = inspect.signature(self.function).parameters.values()
         if any(p.kind is p.VAR_KEYWORD for p in parameters):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardmc.model.pymc.graph import Parts
 
 
-def from_pymc(model: Any, rows: Sequence[str]) -> PyMCModel:
+def from_pymc(model: Any, rows: Sequence[str] = ()) -> PyMCModel:
     """Use a PyMC model, unchanged, as a model for shardmc.
 
     Free variables become the parameters, with PyMC's own transforms. Observed variables and potentials that depend on
@@ -66,6 +66,22 @@ def from_pymc(model: Any, rows: Sequence[str]) -> PyMCModel:
     if not isinstance(model, pymc.Model):
         raise ModelError(f"from_pymc takes a pymc.Model; {type(model).__name__} was given.")
     return PyMCModel(take_apart(model, [rows] if isinstance(rows, str) else list(rows)))
+
+
+def is_pymc_model(given: object) -> bool:
+    """Whether something is a pymc.Model; PyMC is not imported for that."""
+    return any(kind.__module__.startswith("pymc.") for kind in type(given).__mro__) and hasattr(
+        given, "free_RVs"
+    )
+
+
+def call_to_write(model: Any) -> str:
+    """The call of `from_pymc` for a PyMC model: its rows are the longest of its pm.Data."""
+    known = {data.name: data.get_value() for data in model.data_vars if hasattr(data, "get_value")}
+    lengths = {name: len(values) for name, values in known.items() if np.ndim(values)}
+    rows = [name for name, length in lengths.items() if length == max(lengths.values())]
+    listed = ", ".join(f'"{name}"' for name in rows or ["x", "y"])
+    return f"shardmc.from_pymc(model, rows=[{listed}])"
 
 
 @final

@@ -213,11 +213,15 @@ class Posterior:
         data: Data,
         model: Recipe | None = None,
         *,
+        weights: Any = None,
+        by: str | None = None,
         sample: int = 4_000,
         draws: int = 2_000,
         seed: int = 0,
     ) -> Loo:
         """Leave-one-out cross-validation: how well the model predicts rows that it has not seen (PSIS-LOO).
+
+        For a formula with group terms, whole groups are left out: how well it predicts the rows of a new group.
 
         Parameters
         ----------
@@ -227,9 +231,16 @@ class Posterior:
         model
             The model that was fitted, if it was not a formula. Its log-likelihood should include all terms that do not
             depend on parameters, if it is compared with other models.
+        weights
+            The weights that the posterior was fitted with. A row of weight w counts as w rows, each of which is left
+            out alone.
+        by
+            A column of groups: leave out one group at a time, not one row, for a posterior of a formula. With group
+            terms, it is the factor whose effects are integrated out: the one with the most groups. A model without
+            them needs it to be compared with one that has them.
         sample
-            The number of rows that are left out in turn. With more rows, a random sample of that size gives the sum
-            over all rows (Magnusson et al., 2019), and the standard error includes the sampling.
+            The number of rows (or groups) that are left out in turn. With more rows, a random sample of that size
+            gives the sum over all rows (Magnusson et al., 2019), and the standard error includes the sampling.
         draws
             How many of the draws to use, spread evenly over the chains.
         seed
@@ -250,9 +261,12 @@ class Posterior:
                 "This is the posterior of a model without a formula: give the model too, as in "
                 "posterior.loo(data, model)."
             )
+        options = {"weights": weights, "sample": sample, "draws": draws, "seed": seed}
         if model is None:
-            return provided("loo_of_formula")(self, data, sample=sample, draws=draws, seed=seed)
-        return loo_of_model(self, data, model, sample=sample, draws=draws, seed=seed)
+            return provided("loo_of_formula")(self, data, by=by, **options)
+        if by is not None:
+            raise OptionError("by= is for the posterior of a formula; leave it out.")
+        return loo_of_model(self, data, model, **options)
 
     def contrast(self, variable: str, values: Sequence[Any] | None = None, **options: Any) -> pd.DataFrame:
         """Differences, ratios or odds ratios of predictions between values of a predictor, averaged over rows.

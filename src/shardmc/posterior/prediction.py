@@ -61,9 +61,9 @@ def predict_by(
             if kind == "draws":
                 refuse_too_many(as_source(rows).num_rows * len(chosen) * width)
             for part in pieces_of(piece, max(1, num_rows(piece) // width)):
-                parts.append(np.asarray(over_draws(params, part), np.float64))
-                if kind != "draws":
-                    parts[-1] = pd.DataFrame(_by_entry(summarise(parts[-1], kind, interval, interval_kind)))
+                values = np.asarray(over_draws(params, part), np.float64)
+                summary = () if kind == "draws" else summarise(values, kind, interval, interval_kind)
+                parts.append(pd.DataFrame(_by_entry(summary)) if summary else values)
     return np.concatenate(parts, axis=1) if kind == "draws" else joined(parts, rows)
 
 

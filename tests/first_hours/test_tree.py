@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -240,3 +241,102 @@ def test_predict_takes_functions_that_return_vectors(table):
     drawn = posterior.predict(new, "draws", function=both)
     assert drawn.shape == (200, 3, 2)
     np.testing.assert_allclose(drawn[..., 0], exact, rtol=1e-4)
+
+
+# ArviZ.
+
+
+def test_arviz_stats_takes_the_tree_as_it_is(posterior):
+    arviz_stats = pytest.importorskip("arviz_stats")
+    summary = arviz_stats.summary(posterior.tree)
+    assert "region[south]" in summary.index
+    assert arviz_stats.ess(posterior.tree)["region"].sizes == {"region_dim": 2}
+
+
+def test_groups_with_rows_are_a_sample_with_weights(table, posterior):
+    tree = posterior.to_arviz(table, rows=150, draws=100, seed=4)
+    groups = {
+        "posterior",
+        "sample_stats",
+        "observed_data",
+        "constant_data",
+        "log_likelihood",
+        "posterior_predictive",
+    }
+    assert set(tree.children) == groups
+    assert tree["posterior"]["region"].sizes == {"chain": 2, "draw": 50, "region_dim": 2}
+    for group in ("log_likelihood", "posterior_predictive"):
+        assert tree[group]["spent"].dims == ("chain", "draw", "row")
+        assert tree[group]["spent"].shape == (2, 50, 150)
+    rows = tree["observed_data"]["row"].values
+    np.testing.assert_allclose(tree["observed_data"]["spent"], table["spent"].iloc[rows])
+    weight = tree["constant_data"]["row_weight"]
+    assert float(weight.sum()) == ROWS
+    assert tree["observed_data"].attrs == {"rows": ROWS, "sampled_rows": 150}
+    # The weighted sum of the sample estimates that of all rows.
+    whole = posterior.to_arviz(table, draws=100)["log_likelihood"]["spent"].mean(["chain", "draw"])
+    assert whole.sizes == {"row": ROWS}
+    part = tree["log_likelihood"]["spent"].mean(["chain", "draw"])
+    np.testing.assert_allclose(part, whole[rows])
+    error = ROWS * float(whole.std()) / np.sqrt(150)
+    assert abs(float((weight * part).sum() - whole.sum())) < 4 * error
+    gap = tree["posterior_predictive"]["spent"] - tree["observed_data"]["spent"]
+    assert abs(float(gap.mean())) < 0.3
+
+
+def test_loo_and_compare_of_arviz_are_those_of_shardmc(table, posterior):
+    arviz_stats = pytest.importorskip("arviz_stats")
+    other = shardmc.glm("spent ~ age", table, **FEW)
+    fits = {"many": posterior, "age": other}
+    trees = {name: fit.to_arviz(table) for name, fit in fits.items()}
+    ours = {name: fit.loo(table) for name, fit in fits.items()}
+    exact = {name: arviz_stats.loo(tree, pointwise=True) for name, tree in trees.items()}
+    for name, result in exact.items():
+        np.testing.assert_allclose([ours[name].elpd, ours[name].se], [result.elpd, result.se], rtol=1e-4)
+    compared, arviz = shardmc.compare_models(ours), arviz_stats.compare(exact)
+    assert list(compared.index) == list(arviz.index)
+    np.testing.assert_allclose(compared["dse"], arviz["dse"], rtol=1e-2)
+
+
+def test_rows_times_draws_have_a_limit(table, posterior, monkeypatch):
+    import shardmc.posterior.arviz as module
+
+    monkeypatch.setattr(module, "MOST", 10_000)
+    with pytest.raises(shardmc.ShardmcError, match=r"600 rows and 200 draws are 120,000 numbers .*\(rows=\)"):
+        posterior.to_arviz(table)
+
+
+def test_groups_of_a_model_without_a_formula(table):
+    model = shardmc.Model(linear, None, PARAMETERS)
+    posterior = shardmc.fit(model, table, **FEW)
+
+    def simulate(params, rows, key):
+        mean = params["beta"][0] + params["beta"][1] * rows["age"]
+        return mean + params["sigma"] * jax.random.normal(key, mean.shape)
+
+    tree = posterior.to_arviz(table, model, simulate=simulate, rows=50, draws=40)
+    assert (
+        tree["log_likelihood"]["likelihood"].shape
+        == tree["posterior_predictive"]["likelihood"].shape
+        == (2, 20, 50)
+    )
+    assert set(tree["observed_data"].data_vars) == {"age", "spent"}
+    with pytest.raises(shardmc.ShardmcError, match=r"posterior\.to_arviz\(data, model\)"):
+        posterior.to_arviz(table)
+
+
+def test_arviz_plots_takes_the_tree_as_it_is(table, posterior):
+    try:
+        import arviz_plots as plots
+    except Exception as error:  # 0.8 does not fit matplotlib 3.11
+        pytest.skip(f"arviz-plots cannot be imported: {error}")
+    for plot in (plots.plot_forest, plots.plot_dist, plots.plot_rank):
+        plot(posterior.tree, var_names=["region", "sigma"], backend="matplotlib")
+    plots.plot_ppc_dist(posterior.to_arviz(table, rows=100, draws=50), backend="matplotlib")
+
+
+def test_arviz_0_takes_the_tree(posterior):
+    """As docs/after.md says it in one line."""
+    arviz = pytest.importorskip("arviz")
+    data = arviz.InferenceData.from_datatree(posterior.tree)
+    assert "region[south]" in arviz.summary(data).index

@@ -19,6 +19,7 @@ from shardmc.guards.limits import memory_explained
 from shardmc.model.model import Recipe
 from shardmc.model.variables import Variable
 from shardmc.names import shown, shown_text
+from shardmc.posterior.arviz import with_rows_of_model
 from shardmc.posterior.elpd import Loo
 from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
@@ -267,6 +268,64 @@ class Posterior:
         if by is not None:
             raise OptionError("by= is for the posterior of a formula; leave it out.")
         return loo_of_model(self, data, model, **options)
+
+    def to_arviz(
+        self,
+        data: Data,
+        model: Recipe | None = None,
+        *,
+        simulate: Callable[[Any, Any, Any], Any] | None = None,
+        weights: Any = None,
+        rows: int = 1_000,
+        draws: int = 1_000,
+        seed: int = 0,
+    ) -> xr.DataTree:
+        """The tree for ArviZ's functions that need the rows, on a random sample of them.
+
+        Groups: `posterior` and `sample_stats` of some draws, `observed_data`, `log_likelihood`,
+        `posterior_predictive`, and `constant_data` with `row_weight`. Their rows are a random sample, with the row
+        numbers as coordinates. Sums over its rows, with these weights, estimate sums over all rows. (For all rows,
+        `loo` has the right sum and standard error.)
+
+        Parameters
+        ----------
+        data
+            The rows that were fitted: arrays, a table or files, read piece by piece. Of a formula's rows, those with
+            missing values are left out.
+        model
+            The model that was fitted, if it was not a formula.
+        simulate
+            For the group `posterior_predictive` of a model without a formula: (params, rows, key) -> a simulated
+            response for every row, in JAX, with named parameters on the natural scale.
+        weights
+            The weights that the posterior was fitted with.
+        rows, draws
+            How many to take, at most. There may be no more than 67 million numbers, rows times draws, in a group.
+        seed
+            For the sample of rows and the simulation.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=5_000), "y": rng.normal(size=5_000)}
+        >>> tree = shardmc.glm("y ~ x", table, shards=1, draws=500, check=False).to_arviz(table)
+        >>> tree["log_likelihood"]["y"].sizes
+        Frozen({'chain': 1, 'draw': 500, 'row': 1000})
+        >>> float(tree["constant_data"]["row_weight"][0])
+        5.0
+        """
+        options = {"weights": weights, "rows": rows, "draws": draws, "seed": seed}
+        if model is not None:
+            return with_rows_of_model(self, data, model, simulate, **options)
+        if self.regression is None:
+            raise OptionError(
+                "This is the posterior of a model without a formula: give the model too, as in "
+                "posterior.to_arviz(data, model)."
+            )
+        if simulate is not None:
+            raise OptionError("A formula simulates its responses itself: leave simulate= out.")
+        return provided("with_rows_of_formula")(self, data, **options)
 
     def contrast(self, variable: str, values: Sequence[Any] | None = None, **options: Any) -> pd.DataFrame:
         """Differences, ratios or odds ratios of predictions between values of a predictor, averaged over rows.

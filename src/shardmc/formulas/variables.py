@@ -20,24 +20,51 @@ def variables_of(design: Design, draws: Mapping[str, np.ndarray]) -> tuple[Varia
     """The variables of a formula's draws: terms with several columns, cutpoints, and effects of groups.
 
     A category is one variable with the axis `<name>_dim` of its levels, without the reference level. Splines and
-    other terms of several columns have numbers from 1 on, and products have labels such as "south, 1".
+    other terms of several columns have numbers from 1 on, and products have labels such as "south, 1". With several
+    linear predictors, all have the axis `<response>_dim` of the response's levels.
     """
     terms = [term for term in design.encoder.formula.predictors if not is_intercept(term)]
     factors = {str(term): [factor.expr for factor in term.factors] for term in terms}
-    columns: dict[str, dict[str, str]] = {term: {} for term in factors}
-    for name, column in zip(design.names, design.encoder.names, strict=True):
+    equations = _equations(design)
+    response = f"{design.roles.response.text}_dim"
+    entries: dict[str, dict[str, Sequence[str]]] = {}  # term -> label of a column -> its coefficients
+    for place, column in enumerate(design.encoder.names):
+        names = design.names[place * len(equations) : (place + 1) * len(equations)]
         term, label = _place(column, factors)
-        if label and name in draws:
-            columns[term][name] = label
-    columns = {term: each for term, each in columns.items() if each}
-    stacked = {name for each in columns.values() for name in each}
-    shown = quoted_where_taken(columns, [name for name in draws if name not in stacked])
-    found = [_stacked(name, each) for name, each in zip(shown, columns.values(), strict=True)]
+        if (label or len(names) > 1) and set(names) <= set(draws):
+            columns = entries.setdefault(term, {})
+            columns[column if label in columns else label] = names  # a level may look like another coding
+    location = [f"{design.family.location}[{equation}]" for equation in equations]
+    if len(location) > 1 and set(location) <= set(draws):
+        entries[design.family.location] = {"": location}
+    stacked = {name for columns in entries.values() for names in columns.values() for name in names}
+    titles = quoted_where_taken(entries, [name for name in draws if name not in stacked])
+    found = []
+    for title, columns in zip(titles, entries.values(), strict=True):
+        coords: dict[str, tuple[Label, ...]] = {}
+        if list(columns) != [""]:
+            coords[f"{title}_dim"] = tuple(columns)
+        if len(equations) > 1:
+            coords[response] = equations
+        found.append(
+            Variable(title, tuple(coords), coords, tuple(n for names in columns.values() for n in names))
+        )
     found += _cutpoints(design, draws)
-    for factor in design.factors:
-        if effect_parameter(factor) in draws:
-            found.append(_effects(factor))
+    found += [_effects(factor) for factor in design.factors if effect_parameter(factor) in draws]
     return tuple(found)
+
+
+def _equations(design: Design) -> tuple[str, ...]:
+    """Levels of the response that have a linear predictor of their own; one empty text for a single predictor.
+
+    Coefficients of a column `x` are then called `x[level]`.
+    """
+    columns = design.encoder.names
+    if len(design.names) == len(columns):
+        return ("",)
+    names = design.names[: len(design.names) // len(columns)]
+    quotes = 0 if names[0].startswith(f"{columns[0]}[") else 2
+    return tuple(name[len(columns[0]) + quotes + 1 : -1] for name in names)
 
 
 def _place(column: str, factors: Mapping[str, Sequence[str]]) -> tuple[str, str]:
@@ -75,14 +102,6 @@ def labels_in(column: str, expressions: Sequence[str]) -> tuple[int, list[str]] 
         else:
             rest = after[1:]
     return (used, found) if used and not rest else None
-
-
-def _stacked(name: str, columns: Mapping[str, str]) -> Variable:
-    labels: tuple[Label, ...] = tuple(columns.values())
-    if len(set(labels)) < len(labels):  # a level that looks like another coding
-        labels = tuple(columns)
-    dim = f"{name}_dim"
-    return Variable(name, (dim,), {dim: labels}, tuple(columns))
 
 
 def _cutpoints(design: Design, draws: Mapping[str, Any]) -> list[Variable]:

@@ -19,7 +19,7 @@ Label = str | int | float
 class Variable:
     """A variable whose axes have names of their own.
 
-    Its array is that of the draws with its name, or stacks the draws of several parameters along the first axis.
+    Its array is that of the draws with its name, or is made of the draws of several parameters, one for each entry.
     """
 
     name: str
@@ -28,7 +28,12 @@ class Variable:
     coords: Mapping[str, tuple[Label, ...]] = field(default_factory=dict)
     """Name of an axis -> labels along it; 0, 1, ... for an axis without labels."""
     entries: tuple[str, ...] = ()
-    """Names of the parameters that it stacks; none if it is a parameter itself."""
+    """Names of the parameters that it is made of, last axis fastest; none if it is a parameter itself."""
+
+    def stacked(self, draws: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Its array (draw, ...) from the draws of its entries."""
+        shape = [len(self.coords[dim]) for dim in self.dims]
+        return np.stack([draws[entry] for entry in self.entries], axis=1).reshape(-1, *shape)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -67,8 +72,7 @@ def named_arrays(draws: Mapping[str, np.ndarray], variables: Sequence[Variable])
         elif not variable.entries:
             chosen[name] = values, variable
         elif variable.name not in chosen:
-            stacked = np.stack([draws[entry] for entry in variable.entries], axis=1)
-            chosen[variable.name] = stacked, variable
+            chosen[variable.name] = variable.stacked(draws), variable
     taken: dict[str, tuple[Any, ...] | None] = {"chain": None, "draw": None}
     taken |= {stored(name): None for name in chosen}
     return {stored(name): _named(name, *each, taken) for name, each in chosen.items()}
@@ -103,7 +107,7 @@ def unstacked(
     for name in names:
         home, k = place.get(name, (name, None))
         values = arrays[stored(home)]
-        found[name] = values if k is None else np.ascontiguousarray(values[:, k])
+        found[name] = values if k is None else np.ascontiguousarray(values.reshape(len(values), -1)[:, k])
     return found
 
 

@@ -16,7 +16,7 @@ from shardmc.combiners.moments import listed, pool
 from shardmc.combiners.recenter import Recenter
 from shardmc.data import Blocks, Partition, Rows, as_source
 from shardmc.engine import Engine, Local
-from shardmc.errors import OptionError, SamplingError, knows_its_options, unknown
+from shardmc.errors import OptionError, SamplingError, unknown
 from shardmc.field.method import check_counts, check_range
 from shardmc.field.sites import Gaussian, Sites, from_coordinates, tilted_moments
 from shardmc.locate import asked_precision, precision_of_rows
@@ -76,7 +76,6 @@ class Propagation:
             raise unknown("result of expectation propagation", self.result, get_args(Result))
 
 
-@knows_its_options()
 def expectation_propagation(
     model: Recipe | FrontEnd,
     data: Any,

@@ -19,7 +19,7 @@ from shardmc.combiners import Recenter
 from shardmc.data import Partition, as_source
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.engine import Engine, Local
-from shardmc.errors import OptionError, SamplingError, knows_its_options, unknown
+from shardmc.errors import OptionError, SamplingError, unknown
 from shardmc.field.austerity import Austerity
 from shardmc.field.confidence import Confidence
 from shardmc.field.method import Subsampler, Tuned
@@ -54,7 +54,6 @@ _PARTS = 20
 """A run is cut into this many calls of the compiled program, so that progress can be shown."""
 
 
-@knows_its_options()
 def subsample(
     model: Recipe | FrontEnd,
     data: Any,

@@ -17,7 +17,7 @@ from shardmc.combiners.moments import symmetric, transport
 from shardmc.data import Blocks, Partition
 from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Engine, Local
-from shardmc.errors import DataError, ModelError, OptionError, knows_its_options
+from shardmc.errors import DataError, ModelError, OptionError
 from shardmc.locate import DECREMENT, KEEP, asked_precision, gradients, locate, precision_of_rows
 from shardmc.locate.terms import (
     Conditioned,
@@ -43,7 +43,6 @@ _MUCH = 2.0
 """If the number of rows grows by more than this since the last fit from scratch, another fit is advised."""
 
 
-@knows_its_options()
 def append(
     posterior: Posterior | str | os.PathLike[str],
     model: Recipe,

@@ -14,7 +14,7 @@ from shardmc.combiners import Recenter, named_combiner
 from shardmc.data import Blocks, Partition
 from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Engine, Local
-from shardmc.errors import DataError, ModelError, OptionError, SamplingError, knows_its_options
+from shardmc.errors import DataError, ModelError, OptionError, SamplingError
 from shardmc.locate import asked_precision, locate, precision_of_rows
 from shardmc.locate.terms import Expansion, expand_likelihood, expand_prior
 from shardmc.model import Model, Recipe
@@ -39,7 +39,6 @@ _UNSURE = 0.1
 Sites = Sequence[str | os.PathLike[str] | Site]
 
 
-@knows_its_options()
 def sample_shard(
     model: Recipe,
     rows: Data,

@@ -191,9 +191,7 @@ def test_a_row_of_weight_w_counts_as_w_rows(weighted):
     )
     np.testing.assert_allclose(of_weights["elpd_diff"], of_rows["elpd_diff"])
     np.testing.assert_allclose(of_weights["dse"], of_rows["dse"], rtol=1e-2)
-    with pytest.raises(
-        OptionError, match=r"fitted with weights: give them too, as in posterior\.loo\(data, weights="
-    ):
+    with pytest.raises(OptionError, match=r"fitted with weights: give them here too, as weights="):
         posterior.loo(rows)
     with pytest.raises(OptionError, match="one entry for each of the 600 rows"):
         posterior.loo(rows, weights=np.ones(5))

@@ -41,6 +41,16 @@ def posterior(table) -> shardmc.Posterior:
     return shardmc.glm("spent ~ region * sex + bs(age, df=4, degree=2):sex", table, **FEW)
 
 
+@pytest.fixture(scope="module")
+def mixed(table) -> shardmc.Posterior:
+    return shardmc.glm("spent ~ age + (1 | shop)", table, **FEW | {"shards": 1})
+
+
+@pytest.fixture(scope="module")
+def simple(table) -> shardmc.Posterior:
+    return shardmc.glm("spent ~ age", table, **FEW)
+
+
 def test_a_category_is_one_variable_with_its_levels(posterior):
     region = posterior.tree.posterior["region"]
     assert region.dims == ("chain", "draw", "region_dim")
@@ -158,6 +168,23 @@ def test_plates_of_numpyro_are_axes(table):
     assert variables["level"].dims == ("chain", "draw", "shops")
     assert variables["shops"].values.tolist() == names
     assert variables["slope"].dims == variables["twice"].dims == ("chain", "draw", "what")
+
+
+def non_centred(shop, age, spent=None):
+    a = numpyro.sample("a", dist.Normal(0, 5))
+    s, t = (numpyro.sample(name, dist.HalfNormal(1.0)) for name in "st")
+    with numpyro.plate("shops", 12):
+        z = numpyro.sample("z", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(a + 0.02 * age + s * z[shop], t), obs=spent)
+
+
+@pytest.mark.slow
+def test_non_centred_effects_have_a_mode(table):
+    posterior = shardmc.fit(
+        shardmc.from_numpyro(non_centred), table, sampler="independence", **FEW | {"shards": 1}
+    )
+    assert posterior.mode is not None
+    assert abs(np.exp(posterior.mode[list(posterior.names).index("t")]) - 0.5) < 0.1
 
 
 def pymc_model(table):
@@ -286,10 +313,9 @@ def test_groups_with_rows_are_a_sample_with_weights(table, posterior):
     assert abs(float(gap.mean())) < 0.3
 
 
-def test_loo_and_compare_of_arviz_are_those_of_shardmc(table, posterior):
+def test_loo_and_compare_of_arviz_are_those_of_shardmc(table, posterior, simple):
     arviz_stats = pytest.importorskip("arviz_stats")
-    other = shardmc.glm("spent ~ age", table, **FEW)
-    fits = {"many": posterior, "age": other}
+    fits = {"many": posterior, "age": simple}
     trees = {name: fit.to_arviz(table) for name, fit in fits.items()}
     ours = {name: fit.loo(table) for name, fit in fits.items()}
     exact = {name: arviz_stats.loo(tree, pointwise=True) for name, tree in trees.items()}
@@ -327,6 +353,19 @@ def test_groups_of_a_model_without_a_formula(table):
         posterior.to_arviz(table)
 
 
+def test_groups_with_rows_of_weighted_and_mixed_models(table, mixed):
+    rows = table.assign(times=np.arange(ROWS) % 3)
+    weighted = shardmc.glm("bought ~ age", rows, "poisson", weights="times", **FEW)
+    with pytest.raises(shardmc.ShardmcError, match=r"fitted with weights: give them here too, as weights="):
+        weighted.to_arviz(rows)
+    tree = weighted.to_arviz(rows, weights="times")
+    np.testing.assert_array_equal(tree["constant_data"]["row_weight"], rows["times"])
+    tree = mixed.to_arviz(table, rows=100, draws=100)
+    assert "log_likelihood" not in tree.children  # rows of a shop depend on each other
+    simulated = tree["posterior_predictive"]["spent"].mean(["chain", "draw"])
+    assert float(abs(simulated - tree["observed_data"]["spent"]).mean()) < 0.7
+
+
 def test_arviz_plots_takes_the_tree_as_it_is(table, posterior):
     try:
         import arviz_plots as plots
@@ -347,20 +386,17 @@ def test_arviz_0_takes_the_tree(posterior):
 # Cross-validation, tables, predictions, contrasts.
 
 
-def test_loo_of_a_sample_of_rows_and_the_comparison_of_models(table, posterior):
-    simple = shardmc.glm("spent ~ 1", table, **FEW)
-    results = {"region": posterior.loo(table, sample=200), "1": simple.loo(table, sample=200)}
+def test_loo_of_a_sample_of_rows_and_the_comparison_of_models(table, posterior, simple):
+    results = {"region": posterior.loo(table, sample=200), "age": simple.loo(table, sample=200)}
     compared = shardmc.compare_models(results)
     assert {"elpd", "elpd_diff", "dse", "subsampling_dse"} <= set(compared.columns)
-    assert "a sample of 200, which adds" in results["1"].sentence
+    assert "a sample of 200, which adds" in results["age"].sentence
 
 
-def test_loo_of_weighted_rows_and_of_groups(table):
+def test_loo_of_weighted_rows_and_of_groups(table, mixed, simple):
     weighted = shardmc.glm("spent ~ age", table.assign(times=2), weights="times", **FEW)
     assert weighted.loo(table.assign(times=2), weights="times").total_weight == 2 * ROWS
-    mixed = shardmc.glm("spent ~ age + (1 | shop)", table, **FEW | {"shards": 1})
-    plain = shardmc.glm("spent ~ age", table, **FEW)
-    results = {"plain": plain.loo(table, by="shop"), "shops": mixed.loo(table)}
+    results = {"plain": simple.loo(table, by="shop"), "shops": mixed.loo(table)}
     assert list(shardmc.compare_models(results).index) == ["shops", "plain"]
 
 

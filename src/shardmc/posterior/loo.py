@@ -72,9 +72,7 @@ def row_weights(posterior: Posterior, source: Source, weights: Any) -> np.ndarra
     """The weights of the rows that the posterior was fitted with, as numbers, (row,)."""
     if weights is None:
         if posterior.plan.weighted:
-            raise OptionError(
-                "The posterior was fitted with weights: give them too, as in posterior.loo(data, weights=...)."
-            )
+            raise OptionError("The posterior was fitted with weights: give them here too, as weights=.")
         return None
     if not posterior.plan.weighted:
         raise OptionError("The posterior was fitted without weights, so weights= must be left out.")

@@ -47,12 +47,18 @@ class Predictor:
     """The parts of the factors' groups; none at the level of the population."""
 
     @staticmethod
-    def of(posterior: Posterior, draws: int, groups: str = "known", seed: int = 0) -> Predictor:
-        """A predictor from about that many of a posterior's draws, evenly spaced."""
+    def of(
+        posterior: Posterior,
+        draws: int,
+        groups: str = "known",
+        seed: int = 0,
+        chosen: np.ndarray | None = None,
+    ) -> Predictor:
+        """A predictor from about that many of a posterior's draws, evenly spaced, or from those at given places."""
         if groups not in GROUPS:
             raise unknown("value of groups", groups, GROUPS)
         design = design_of(posterior)
-        chosen = evenly(posterior, draws)
+        chosen = evenly(posterior, draws) if chosen is None else chosen
         taken = {name: np.asarray(values)[chosen] for name, values in posterior.draws.items()}
         coefficients = np.stack([taken[name] for name in design.names] or [np.empty(len(chosen))], axis=1)
         family = design.family

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from shardmc.data import as_source
-from shardmc.data.table import spread_positions
+from shardmc.data.table import rows_at, spread_positions
 from shardmc.formulas.chunk import Chunk, refuse_unknown
 from shardmc.formulas.families import Statistic
 from shardmc.formulas.predict import Predictor
@@ -79,11 +78,7 @@ def _sampled(predictor: Predictor, rows: Data, sample: int, seed: int) -> Chunk:
     columns = list(dict.fromkeys([*predictor.design.columns, *predictor.group_columns]))
     refuse_unknown(columns, source)
     source = source.drop_missing(columns)
-    wanted, parts, start = spread_positions(source.num_rows, sample, seed), [], 0
-    for table in source.tables(columns):
-        parts.append(table.take(wanted[(wanted >= start) & (wanted < start + len(table))] - start))
-        start += len(table)
-    table = pa.concat_tables(parts)
+    table = rows_at(source, columns, spread_positions(source.num_rows, sample, seed))
     return predictor.with_groups(predictor.design.chunk(table), table)
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from shardmc.check.check import ordered
 from shardmc.data import Source
 from shardmc.data.grouped import GroupedSource
-from shardmc.errors import DataError, ModelError
+from shardmc.errors import DataError, ModelError, knows_its_options
 from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown
 from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws
 from shardmc.formulas.encoder import Encoder
@@ -32,6 +32,7 @@ from shardmc.formulas.scan import (
     scan_design,
     scan_table,
 )
+from shardmc.formulas.variables import variables_of
 from shardmc.guards.limits import refuse_above
 from shardmc.model import Model
 from shardmc.pipeline import fit, open_rows
@@ -246,6 +247,7 @@ def _refuse_repeated(design: Design) -> None:
             )
 
 
+@knows_its_options(fit)
 def glm(
     formula: str,
     data: Data,
@@ -368,10 +370,12 @@ class _Formula:
         groups = posterior.groups
         if groups is not None and design.unit is not None:
             groups = replace(groups, labels=design.unit.labels)
+        draws = named_draws(design, posterior.draws)
         return replace(
             posterior,
             groups=groups,
-            draws=named_draws(design, posterior.draws),
+            draws=draws,
+            variables=variables_of(design, draws),
             notes=notes,
             findings=tuple(ordered((*posterior.findings, *_separation(prepared), *prepared.findings))),
             regression=Regression(

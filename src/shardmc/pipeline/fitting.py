@@ -16,10 +16,11 @@ from shardmc.data import Partition, Source, as_source
 from shardmc.data.grouped import GroupedBlocks
 from shardmc.data.row_weights import weight_findings
 from shardmc.engine import Engine, Local
-from shardmc.errors import ModelError, OptionError
+from shardmc.errors import ModelError, OptionError, knows_its_options
 from shardmc.locate import KEEP, asked_precision, precision_of_rows
 from shardmc.model import Model, Recipe, validate
 from shardmc.model.fingerprint import fingerprint
+from shardmc.model.pymc import call_to_write, is_pymc_model
 from shardmc.pipeline.checking import CheckDraws, Polish
 from shardmc.pipeline.driver import Driver, Folder
 from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
@@ -65,6 +66,7 @@ class FrontEnd(Protocol):
         ...
 
 
+@knows_its_options()
 def fit(
     model: Recipe | FrontEnd,
     data: Data,
@@ -223,13 +225,15 @@ class _OneModel:
 
 def as_front_end(model: Recipe | FrontEnd) -> FrontEnd:
     """What `fit` takes as a model, as a front end."""
-    return model if isinstance(model, FrontEnd) else _OneModel(model)
+    if isinstance(model, FrontEnd):
+        return model
+    _refuse_other(model)
+    return _OneModel(model)
 
 
 def open_rows(model: Recipe, data: Data, seed: int) -> tuple[Source, Model]:
     """The rows that the model reads, and the model, checked on a few of them before anything is compiled."""
-    if not isinstance(model, Recipe):
-        raise ModelError(_not_a_model(model))
+    _refuse_other(model)
     source = as_source(data)
     if source.is_table:
         source = source.select(model.columns_used(source.sample(_SAMPLE_ROWS, seed)))
@@ -239,11 +243,26 @@ def open_rows(model: Recipe, data: Data, seed: int) -> tuple[Source, Model]:
     return source, bound
 
 
-def _not_a_model(given: object) -> str:
+def _refuse_other(given: object) -> None:
+    """Refuse what is not a model, with the call to write where that is known."""
+    if isinstance(given, Recipe):
+        return
     wanted = "a shardmc.Model, or what shardmc.from_numpyro or shardmc.from_pymc returns"
     if isinstance(given, str):
-        return f"{given!r} is not a model. Give a formula and all rows to shardmc.glm; other functions take {wanted}."
-    return f"The model must be {wanted}, not {type(given).__name__}."
+        raise ModelError(
+            f"{given!r} is not a model. Give a formula and all rows to shardmc.glm; other functions take {wanted}."
+        )
+    if is_pymc_model(given):
+        kind, call = "a PyMC model", call_to_write(given)
+    elif callable(given):
+        name = getattr(given, "__name__", "model")
+        kind, call = (
+            "a function, not a shardmc.Model",
+            f"shardmc.from_numpyro({'model' if name == '<lambda>' else name})",
+        )
+    else:
+        raise ModelError(f"The model must be {wanted}, not {type(given).__name__}.")
+    raise ModelError(f"The model is {kind}: give {call} instead, as in shardmc.fit({call}, data).")
 
 
 def _in_words(method: Sampler | Auto | Combiner) -> str:

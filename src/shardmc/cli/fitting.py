@@ -74,6 +74,9 @@ TrustFiles = Annotated[
     ),
 ]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")]
+DropCollinear = Annotated[
+    bool, typer.Option("--drop-collinear", help="Leave out columns that follow from earlier ones.")
+]
 Polish = Annotated[
     bool, typer.Option("--polish", help="Correct the draws for the errors that the certificate measures.")
 ]
@@ -126,6 +129,7 @@ def fit(
     scratch: Scratch = None,
     trust_files: TrustFiles = False,
     drop_missing: DropMissing = False,
+    drop_collinear: DropCollinear = False,
     polish: Polish = False,
     precision: PrecisionName = "auto",
     certify_draws: CertifyDraws = 100,
@@ -161,6 +165,7 @@ def fit(
             exposure=exposure,
             trials=_number_or_name(trials),
             drop_missing=drop_missing,
+            drop_collinear=drop_collinear,
             shards=_shards(shards),
             draws=draws,
             seed=seed,

@@ -16,6 +16,7 @@ from shardmc.data import Source
 from shardmc.data.grouped import GroupedSource
 from shardmc.errors import DataError, ModelError
 from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown
+from shardmc.formulas.collinear import find_redundant, left_out, refuse_redundant
 from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary, named_family
@@ -27,8 +28,6 @@ from shardmc.formulas.priors import Prior, choose_priors
 from shardmc.formulas.scan import (
     DesignSummary,
     TableSummary,
-    refuse_constant,
-    refuse_dependent,
     scan_design,
     scan_table,
 )
@@ -54,7 +53,7 @@ class Prepared:
     """Coefficients without an estimate, because their column separates the responses."""
     dropped: int
     findings: tuple[Finding, ...] = ()
-    """What is doubtful about the groups."""
+    """What is doubtful about the groups, and which columns were left out."""
 
 
 def prepare(
@@ -67,6 +66,7 @@ def prepare(
     exposure: str | None,
     trials: str | int | None,
     drop_missing: bool,
+    drop_collinear: bool = False,
     taken: Sequence[str] = (),
 ) -> Prepared:
     """The design of a formula on a table.
@@ -104,9 +104,13 @@ def prepare(
         )
     summary = scan_design(source, encoder, roles, kinds, family)
     has_location = formula.has_intercept or family.location_is_auxiliary
-    if encoder.names:
-        refuse_constant(summary, encoder.names, has_location)
-        refuse_dependent(summary, encoder.names, has_location)
+    redundant = find_redundant(summary, encoder, has_location)
+    if not drop_collinear:
+        refuse_redundant(redundant, has_location)
+    elif redundant:
+        kept = ~np.isin(encoder.names, [each.name for each in redundant])
+        encoder = encoder.without([each.name for each in redundant])
+        summary = summary.keep(kept) if encoder.left_out else summary
     scaling = _scaling(summary, response, family, has_location)
     factors: tuple[Factor, ...] = ()
     if group_terms:
@@ -128,7 +132,7 @@ def prepare(
     design = Design(encoder, roles, family, kinds, scaling, {}, source.num_rows, factors)
     _refuse_repeated(design)
     refuse_groups(design)
-    findings = group_findings(design, source)
+    findings = (*group_findings(design, source), *left_out(redundant, has_location))
     scale = family.coefficient_scale(response)
     of_groups = {name: prior for factor in factors for name, prior in default_priors(factor, scale).items()}
     chosen = choose_priors(
@@ -178,8 +182,7 @@ def _varying(
         return Varying(None, formula.has_intercept, np.empty(0), term.correlated)
     encoder = _encoder(formula, kinds, found, source.num_rows)
     summary = scan_design(source, encoder, roles, kinds, family)
-    refuse_constant(summary, encoder.names, formula.has_intercept)
-    refuse_dependent(summary, encoder.names, formula.has_intercept)
+    refuse_redundant(find_redundant(summary, encoder, formula.has_intercept), formula.has_intercept, how="")
     return Varying(encoder, formula.has_intercept, np.atleast_1d(summary.moments.sd), term.correlated)
 
 
@@ -256,6 +259,7 @@ def glm(
     exposure: str | None = None,
     trials: str | int | None = None,
     drop_missing: bool = False,
+    drop_collinear: bool = False,
     **fit_options: Any,
 ) -> Posterior:
     """Fit a generalised linear model, or a mixed model, to a table of any size.
@@ -287,6 +291,9 @@ def glm(
         The number of trials of each row of family "binomial": a column or a whole number.
     drop_missing
         Whether rows with missing values in the formula's columns are left out; otherwise they are refused.
+    drop_collinear
+        Whether columns that follow from earlier ones are left out, with a note in the findings; otherwise they are
+        refused, all of them in one message.
     **fit_options
         Everything that `shardmc.fit` takes: shards, draws, seed, weights, stratify, run_dir, progress, ...
 
@@ -309,7 +316,12 @@ def glm(
     """
     weights, strata = fit_options.get("weights"), fit_options.get("stratify")
     regression = _Formula(
-        formula, named_family(family), priors, offset, exposure, trials, drop_missing, weights, strata
+        formula,
+        named_family(family),
+        priors,
+        {"offset": offset, "exposure": exposure, "trials": trials},
+        {"drop_missing": drop_missing, "drop_collinear": drop_collinear},
+        {"weights": weights, "stratify": strata},
     )
     return fit(regression, data, **fit_options)
 
@@ -323,17 +335,12 @@ class _Formula:
         text: str,
         family: Family,
         priors: Mapping[str, Any] | None,
-        offset: str | None,
-        exposure: str | None,
-        trials: str | int | None,
-        drop_missing: bool,
-        weights: Any,
-        strata: Any,
+        roles: Mapping[str, Any],
+        drop: Mapping[str, bool],
+        rowwise: Mapping[str, Any],
     ) -> None:
         self._text, self._family, self._priors = text, family, priors
-        self._roles = {"offset": offset, "exposure": exposure, "trials": trials}
-        self._drop_missing = drop_missing
-        self._rowwise = {"weights": weights, "stratify": strata}
+        self._roles, self._drop, self._rowwise = roles, drop, rowwise
         self._prepared: Prepared | None = None
 
     def open(self, source: Source, seed: int) -> tuple[Source, Model]:
@@ -344,7 +351,7 @@ class _Formula:
             self._family,
             self._priors,
             **self._roles,
-            drop_missing=self._drop_missing,
+            **self._drop,
             taken=[weights] if isinstance(weights, str) else [],
         )
         for option, given in self._rowwise.items():
@@ -365,6 +372,7 @@ class _Formula:
         design, notes = prepared.design, posterior.notes
         if prepared.dropped:
             notes = (*notes, f"{prepared.dropped} rows with missing values were dropped.")
+        notes += tuple(finding.message for finding in prepared.findings if finding.check == "collinear")
         groups = posterior.groups
         if groups is not None and design.unit is not None:
             groups = replace(groups, labels=design.unit.labels)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from shardmc.data import Source
 from shardmc.data.table import spread_positions
-from shardmc.errors import DataError, ModelError
+from shardmc.errors import DataError
 from shardmc.formulas.chunk import Chunk, Kind, Level, as_chunk, levels_in, missing
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.expression import Expression
@@ -195,8 +195,6 @@ def _missing_sentence(result: TableSummary, num_rows: int) -> str:
 
 
 _DESIGN_PIECE = 1 << 16  # rows of a design matrix in float64 at once
-_DEPENDENT = 1e-6
-"""A column is dependent if less than this share of it is left without the others: float32 cannot see less."""
 
 
 @final
@@ -210,6 +208,15 @@ class DesignSummary:
     lowest: Moments = field(default_factory=Moments)
     highest: Moments = field(default_factory=Moments)
     not_finite: np.ndarray | int = 0
+
+    def keep(self, columns: np.ndarray) -> DesignSummary:
+        """The same without the columns that are False in a mask (column,)."""
+        return DesignSummary(
+            self.moments.keep(columns),
+            self.products[np.ix_(columns, columns)],
+            self.lowest.keep(columns),
+            self.highest.keep(columns),
+        )
 
     def add(self, matrix: np.ndarray) -> None:
         """Add rows of the design matrix, (row, column)."""
@@ -256,97 +263,4 @@ def _refuse_not_finite(counts: np.ndarray, names: Sequence[str]) -> None:
     raise DataError(
         f"{names[worst]!r} is not finite in {int(counts[worst])} rows (a logarithm of zero, a division by zero, or "
         "infinity in the data); drop or correct those rows, or change the formula."
-    )
-
-
-def refuse_dependent(design: DesignSummary, names: Sequence[str], has_location: bool) -> None:
-    """Refuse columns that are linear combinations of others, or of others and the intercept."""
-    products, mean = design.products, design.moments.mean
-    if not has_location:
-        products = products + design.moments.count * np.outer(mean, mean)
-    found = find_dependence(products, names)
-    if found is not None:
-        raise ModelError(_dependence_message(found, has_location))
-
-
-def refuse_constant(design: DesignSummary, names: Sequence[str], has_location: bool) -> None:
-    """Refuse columns with the same value in all rows."""
-    low, high = design.moments.low, design.moments.high
-    for name, a, b in zip(names, np.atleast_1d(low), np.atleast_1d(high), strict=True):
-        if a == b == 0:
-            raise DataError(
-                f"Column {name!r} of the formula is 0 in every row, so no row informs its coefficient; leave it out."
-            )
-        if a == b and has_location:
-            raise DataError(
-                f"Column {name!r} of the formula is {a:g} in every row, like the intercept; leave it out."
-            )
-
-
-@final
-@dataclass(frozen=True)
-class Dependence:
-    """A column, and the columns that it is a combination of; none if the column is zero."""
-
-    name: str
-    partners: tuple[str, ...]
-
-
-def find_dependence(products: np.ndarray, names: Sequence[str]) -> Dependence | None:
-    """A column that is a linear combination of others; None if there is none.
-
-    This is a Cholesky factorisation with pivots: it takes the columns one by one, the one with the largest remainder
-    first, until no remainder is left.
-
-    Parameters
-    ----------
-    products
-        Inner products of the columns, (column, column), about their means if there is an intercept.
-    names
-        Names of the columns.
-
-    Examples
-    --------
-    >>> x = np.random.default_rng(0).normal(size=(100, 2))
-    >>> matrix = np.column_stack([x, x[:, 0] - 2 * x[:, 1]])
-    >>> find_dependence(matrix.T @ matrix, ["a", "b", "c"])
-    Dependence(name='c', partners=('a', 'b'))
-    """
-    sizes = np.sqrt(np.diag(products))
-    if (sizes == 0).any():
-        return Dependence(names[int(np.flatnonzero(sizes == 0)[0])], ())
-    left = products / np.outer(sizes, sizes)
-    scaled = left.copy()
-    taken: list[int] = []
-    for _ in names:
-        remaining = np.diag(left).copy()
-        remaining[taken] = -1.0
-        pivot = int(remaining.argmax())
-        if remaining[pivot] < _DEPENDENT**2:
-            weights = np.linalg.solve(scaled[np.ix_(taken, taken)], scaled[taken, pivot])
-            partners = sorted(taken[k] for k in np.flatnonzero(np.abs(weights) > 1e-4))
-            return Dependence(names[pivot], tuple(names[k] for k in partners))
-        left = left - np.outer(left[:, pivot], left[pivot]) / left[pivot, pivot]
-        taken.append(pivot)
-    return None
-
-
-def _dependence_message(found: Dependence, has_location: bool) -> str:
-    if len(found.partners) == 1:
-        constant = ", up to a constant" if has_location else ""
-        return (
-            f"Columns {found.partners[0]!r} and {found.name!r} of the formula say the same (one is a multiple of the "
-            f"other{constant}); leave one of them out."
-        )
-    listed = ", ".join(map(repr, found.partners[:6]))
-    more = f" and {len(found.partners) - 6} more" if len(found.partners) > 6 else ""
-    constant = " and a constant" if has_location else ""
-    advice = "If columns mark every group, remove the intercept (write '0 + ...') or leave out one group."
-    if found.name.startswith(("cr(", "cs(", "cc(")):
-        advice = (
-            "Splines of this kind include a constant: give them constraints='center', or write '0 + ...'."
-        )
-    return (
-        f"Column {found.name!r} of the formula is a linear combination of {listed}{more}{constant}; leave one of them "
-        f"out. {advice}"
     )

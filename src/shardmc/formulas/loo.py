@@ -24,6 +24,11 @@ def loo_of_formula(posterior: Posterior, data: Data, *, sample: int, draws: int,
             "loo leaves out one row at a time, and rows of a group depend on each other through its effects: it is not "
             "available for formulas with group terms."
         )
+    if posterior.adjusted is not None:
+        raise OptionError(
+            "loo needs draws of the model's posterior, and these were adjusted (robust or survey_weights): compare "
+            "models that were fitted without."
+        )
     source = as_source(data)
     refuse_unknown(design.columns, source)
     source = source.drop_missing(design.columns)

@@ -14,7 +14,8 @@ import pyarrow as pa
 from shardmc.check.check import ordered
 from shardmc.data import Source
 from shardmc.data.grouped import GroupedSource
-from shardmc.errors import DataError, ModelError
+from shardmc.data.row_weights import SurveyWeights
+from shardmc.errors import DataError, ModelError, OptionError
 from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown
 from shardmc.formulas.collinear import find_redundant, left_out, refuse_redundant
 from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws
@@ -25,6 +26,7 @@ from shardmc.formulas.group_checks import group_findings, refuse_groups
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
 from shardmc.formulas.mixed import default_priors, start_of
 from shardmc.formulas.priors import Prior, choose_priors
+from shardmc.formulas.robust import Robust
 from shardmc.formulas.scan import (
     DesignSummary,
     TableSummary,
@@ -68,8 +70,9 @@ def prepare(
     drop_missing: bool,
     drop_collinear: bool = False,
     taken: Sequence[str] = (),
+    complete: Sequence[str] = (),
 ) -> Prepared:
-    """The design of a formula on a table.
+    """The design of a formula on a table. `taken` columns are not part of `.`, `complete` ones may not be missing.
 
     These are exact over all rows, however large the table: levels of categories, means and scales of center, scale and
     standardize, bounds of splines, and the means and standard deviations that priors use. Knots of splines at
@@ -88,7 +91,7 @@ def prepare(
     refuse_unknown([*used, *grouping], source)
     formula.refuse_functions(used)
     before = source.num_rows
-    source = source.drop_missing([*used, *grouping]) if drop_missing else source
+    source = source.drop_missing([*used, *grouping, *complete]) if drop_missing else source
     kinds, ordered = column_kinds(source, used)
     formula.check_columns(kinds)
     roles.check_columns(kinds)
@@ -260,6 +263,8 @@ def glm(
     trials: str | int | None = None,
     drop_missing: bool = False,
     drop_collinear: bool = False,
+    survey_weights: Any = None,
+    robust: bool | str = False,
     **fit_options: Any,
 ) -> Posterior:
     """Fit a generalised linear model, or a mixed model, to a table of any size.
@@ -294,6 +299,14 @@ def glm(
     drop_collinear
         Whether columns that follow from earlier ones are left out, with a note in the findings; otherwise they are
         refused, all of them in one message.
+    survey_weights
+        Weights of a survey: a column's name, or one number per row, the number of people that the row stands for. They
+        are normalised to the effective sample size, and the draws get design-based errors, like those of `robust`.
+        `weights`, which `shardmc.fit` describes, are counts: a row of weight 40 is 40 equal rows.
+    robust
+        True adjusts the draws by a sandwich, so that their spread does not rely on the model's variance. The name of a
+        column, such as "worker", lets rows with the same value depend on each other too (clusters). The draws are
+        moved affinely about the mode after they were certified; `posterior.adjusted` says how.
     **fit_options
         Everything that `shardmc.fit` takes: shards, draws, seed, weights, stratify, run_dir, progress, ...
 
@@ -314,7 +327,11 @@ def glm(
     >>> list(posterior.draws), posterior.regression.priors["x"]
     (['Intercept', 'x'], 'normal(0, 2.511)')
     """
-    weights, strata = fit_options.get("weights"), fit_options.get("stratify")
+    weights, strata = fit_options.pop("weights", None), fit_options.get("stratify")
+    if survey_weights is not None:
+        if weights is not None:
+            raise OptionError("Rows have either weights (counts) or survey_weights: give one of the two.")
+        weights = SurveyWeights(survey_weights)
     regression = _Formula(
         formula,
         named_family(family),
@@ -322,8 +339,9 @@ def glm(
         {"offset": offset, "exposure": exposure, "trials": trials},
         {"drop_missing": drop_missing, "drop_collinear": drop_collinear},
         {"weights": weights, "stratify": strata},
+        Robust.of(robust, weights),
     )
-    return fit(regression, data, **fit_options)
+    return fit(regression, data, weights=weights, **fit_options)
 
 
 @final
@@ -336,15 +354,18 @@ class _Formula:
         family: Family,
         priors: Mapping[str, Any] | None,
         roles: Mapping[str, Any],
-        drop: Mapping[str, bool],
+        drop: Mapping[str, Any],
         rowwise: Mapping[str, Any],
+        robust: Robust | None = None,
     ) -> None:
         self._text, self._family, self._priors = text, family, priors
-        self._roles, self._drop, self._rowwise = roles, drop, rowwise
+        self._roles, self._drop, self._rowwise, self._robust = roles, drop, rowwise, robust
         self._prepared: Prepared | None = None
 
     def open(self, source: Source, seed: int) -> tuple[Source, Model]:
-        weights = self._rowwise["weights"]
+        weights, clusters = self._given("weights"), None if self._robust is None else self._robust.clusters
+        if clusters is not None:
+            refuse_unknown([clusters], source)
         prepared = prepare(
             self._text,
             source,
@@ -352,24 +373,35 @@ class _Formula:
             self._priors,
             **self._roles,
             **self._drop,
-            taken=[weights] if isinstance(weights, str) else [],
+            taken=[name for name in (weights, clusters) if isinstance(name, str)],
+            complete=[] if clusters is None else [clusters],
         )
-        for option, given in self._rowwise.items():
+        for option in self._rowwise:
+            given = self._given(option)
             if prepared.dropped and given is not None and not isinstance(given, str):
                 raise DataError(
                     f"{option} was given as an array of all rows, but {prepared.dropped} rows with missing values are "
                     f"dropped; make it a column of the table and give its name."
                 )
+        if self._robust is not None:
+            self._robust.check(prepared.source, prepared.design)
         self._prepared = prepared
         model = model_of(prepared)
         # The likelihood of groups is ours, and known to be right; that of rows may have a user's own family.
         return (prepared.source, model) if prepared.design.unit else open_rows(model, prepared.source, seed)
+
+    def _given(self, option: str) -> Any:
+        """Weights or strata as the user gave them: a column's name, one value per row, or None."""
+        given = self._rowwise[option]
+        return given.values if isinstance(given, SurveyWeights) else given
 
     def finish(self, posterior: Posterior) -> Posterior:
         """The posterior with its design and priors, the intercept first, and with notes and findings."""
         prepared = self._prepared
         assert prepared is not None
         design, notes = prepared.design, posterior.notes
+        if self._robust is not None:
+            posterior = self._robust.adjust(posterior, model_of(prepared), prepared.source, design)
         if prepared.dropped:
             notes = (*notes, f"{prepared.dropped} rows with missing values were dropped.")
         notes += tuple(finding.message for finding in prepared.findings if finding.check == "collinear")

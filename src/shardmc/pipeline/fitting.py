@@ -14,7 +14,7 @@ from shardmc.check import Certify, certify_options, ordered
 from shardmc.combiners import named_combiner
 from shardmc.data import Partition, Source, as_source
 from shardmc.data.grouped import GroupedBlocks
-from shardmc.data.row_weights import weight_findings
+from shardmc.data.row_weights import read_weights
 from shardmc.engine import Engine, Local
 from shardmc.errors import ModelError, OptionError
 from shardmc.locate import KEEP, asked_precision, precision_of_rows
@@ -172,10 +172,10 @@ def fit(
             source = as_source(data)
             given = {"shards": int(shards)} if isinstance(shards, int | np.integer) else {}
             folder.expect(source, {**asked, **given})
-            doubtful = weight_findings(source, weights)
             rows, bound = driver.timed("read", front_end.open, source, seed)
+            counted = read_weights(rows, weights)
             count = number_of_shards(shards, rows, bound.dim, draws)
-            partition = Partition(count, shuffle, stratify, weights)
+            partition = Partition(count, shuffle, stratify, counted.given, weight_factor=counted.factor)
             # What the options do not show as text: the weights of the rows, and what the user's functions compute.
             own = sampler.content(rows.row_shapes()) if isinstance(sampler, Gibbs) else vars(sampler)
             content = fingerprint(partition.fingerprint, own, vars(combiner))
@@ -202,7 +202,7 @@ def fit(
             plan, draws_per_shard=job.draws_per_shard, kept_rows=state.shards.num_kept, polish=polish
         )
         posterior = front_end.finish(driver.posterior(job, state, plan))
-        posterior = replace(posterior, findings=tuple(ordered((*posterior.findings, *doubtful))))
+        posterior = replace(posterior, findings=tuple(ordered((*posterior.findings, *counted.findings))))
         folder.write_posterior(posterior)
     return posterior
 

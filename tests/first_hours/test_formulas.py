@@ -2,12 +2,17 @@
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 import shardmc
 from shardmc.cli.app import app
+from shardmc.data import as_source
 from shardmc.errors import DataError, ModelError, ShardmcError
+from shardmc.formulas.families import named_family
+from shardmc.formulas.regression import prepare
 from shardmc.posterior.unexamined import not_examined
 
 QUICK = {"shards": 2, "draws": 60, "check": False, "precision": "single"}
@@ -283,3 +288,97 @@ def test_dependence_and_overdispersion_are_named_as_not_examined(workers, robust
         "Not examined: fit of the model, dependence of rows, overdispersion"
     )
     assert not_examined(robust) == "Not examined: fit of the model."
+
+
+# Categories.
+
+
+def coefficients(formula, table, family="gaussian", **options):
+    """The names of the coefficients that a formula makes, without fitting it."""
+    roles = {"offset": None, "exposure": None, "trials": None, "drop_missing": False}
+    found = prepare(formula, as_source(table), named_family(family), None, **(roles | options))
+    return list(found.design.names)
+
+
+def category(levels, order=None, ordered=False, n=300):
+    return pd.Categorical(np.random.default_rng(0).choice(levels, n), order, ordered=ordered)
+
+
+def with_y(**columns):
+    return pd.DataFrame({**columns, "y": np.random.default_rng(1).normal(size=300)})
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_order_of_a_categorical_decides_its_reference_level(ordered):
+    table = with_y(size=category(["s", "m", "l"], ["s", "m", "l"], ordered))
+    for data in (
+        table,
+        pa.Table.from_pandas(table),
+        pl.from_pandas(table[["y"]]).with_columns(
+            size=pl.Series(table["size"].astype(str), dtype=pl.Enum(["s", "m", "l"]))
+        ),
+    ):
+        assert coefficients("y ~ size", data) == ["size[T.m]", "size[T.l]"]
+        assert coefficients("y ~ C(size)", data) == ["C(size)[T.m]", "C(size)[T.l]"]
+
+
+def test_levels_without_an_order_are_sorted():
+    table = with_y(size=category(["s", "m", "l"]))
+    frame = pl.from_pandas(table[["y"]]).with_columns(
+        size=pl.Series(table["size"].astype(str), dtype=pl.Categorical)
+    )
+    for data in (table, table.astype({"size": str}), frame):
+        assert coefficients("y ~ size", data) == ["size[T.m]", "size[T.s]"]
+
+
+@pytest.mark.parametrize(
+    ("levels", "names"),
+    [
+        ([3, 1, 2], ["code[T.1]", "code[T.2]"]),
+        (["10", "9", "1"], ["code[T.9]", "code[T.1]"]),
+        ([0.5, 1.5], ["code[T.1.5]"]),
+        ([True, False], ["code[T.False]"]),
+        (list(pd.to_datetime(["2021-03-01", "2020-01-01"])), ["code[T.2020-01-01]"]),
+    ],
+    ids=["whole numbers", "numbers as text", "numbers", "booleans", "dates"],
+)
+def test_categorical_columns_are_categories_whatever_their_levels(levels, names):
+    table = with_y(code=category(levels, levels))
+    assert coefficients("y ~ code", table) == names
+    assert coefficients("y ~ code", pa.Table.from_pandas(table)) == names
+
+
+def test_a_response_that_is_a_categorical_of_numbers_is_numbers():
+    table = with_y(sold=category([0, 1]), x=np.arange(300.0))
+    assert coefficients("sold ~ x", table, "bernoulli") == ["x"]
+
+
+def test_a_category_in_arithmetic_is_refused():
+    with pytest.raises(DataError, match="'code' holds text or a category, but"):
+        coefficients("y ~ np.log(code)", with_y(code=category([3, 1, 2])))
+
+
+def test_the_order_in_parquet_files(tmp_path):
+    order = ["s", "m", "l"]
+    table = with_y(size=category(order, order))
+    table.to_parquet(tmp_path / "one.parquet", row_group_size=50)
+    assert coefficients("y ~ size", tmp_path / "one.parquet") == ["size[T.m]", "size[T.l]"]
+    agreeing, contradicting = tmp_path / "agreeing", tmp_path / "contradicting"
+    for folder, second in ((agreeing, ["s", "m", "l", "xl"]), (contradicting, ["l", "m", "s"])):
+        folder.mkdir()
+        table.to_parquet(folder / "1.parquet")
+        with_y(size=category(second, second)).to_parquet(folder / "2.parquet")
+    assert coefficients("y ~ size", agreeing) == ["size[T.m]", "size[T.l]", "size[T.xl]"]
+    assert coefficients("y ~ size", contradicting) == ["size[T.m]", "size[T.s]"]  # sorted
+
+
+def test_predictions_of_categories_that_are_numbers():
+    table = with_y(code=category([3, 1, 2], [3, 1, 2]))
+    posterior = shardmc.glm("y ~ code", table, **QUICK)
+    as_numbers, as_category = pd.DataFrame({"code": [1, 3]}), pd.DataFrame({"code": pd.Categorical([1, 3])})
+    expected = posterior.draws["Intercept"] + posterior.draws["code[T.1]"]
+    for rows in (as_numbers, as_category):
+        np.testing.assert_allclose(posterior.predict(rows, kind="draws")[:, 0], expected, rtol=1e-5)
+    with pytest.raises(DataError, match="'code' has the level 7"):
+        posterior.predict(pd.DataFrame({"code": [7]}))
+    assert len(posterior.contrast("code", data=table)) == 2

@@ -63,7 +63,7 @@ def test_text_in_a_numeric_column(table):
         "or write C(age) if they are levels."
     )
     said = refusal(DataError, "claims ~ np.log(region)", table, "poisson")
-    assert "Column 'region' holds text, but 'np.log(region)' needs numbers" in said
+    assert "Column 'region' holds text or a category, but 'np.log(region)' needs numbers" in said
     said = refusal(DataError, "region ~ age", table, "bernoulli")
     assert "The response 'region' holds text" in said
     assert "I(region == '" in said

@@ -269,8 +269,8 @@ def check_columns(expression: Expression, available: Mapping[str, str]) -> None:
     for name in expression.numeric:
         if available[name] == "text":
             raise DataError(
-                f"Column {name!r} holds text, but {expression.text!r} needs numbers; make the column numbers first, "
-                f"or write C({name}) to use its values as levels."
+                f"Column {name!r} holds text or a category, but {expression.text!r} needs numbers; make the "
+                f"column numbers first, or write C({name}) to use its values as levels."
             )
 
 

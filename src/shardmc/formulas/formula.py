@@ -371,7 +371,7 @@ class Roles:
 
 
 def declared_levels(
-    family: Family, response: Expression, kinds: Mapping[str, Kind], ordered: Mapping[str, Sequence[str]]
+    family: Family, response: Expression, kinds: Mapping[str, Kind], ordered: Mapping[str, Sequence[Level]]
 ) -> Sequence[Level] | None:
     """Levels of a response that are known before rows are read; None if the response is numbers."""
     if not family.takes_levels:

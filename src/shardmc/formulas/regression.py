@@ -92,11 +92,11 @@ def prepare(
     formula.refuse_functions(used)
     before = source.num_rows
     source = source.drop_missing([*used, *grouping, *complete]) if drop_missing else source
-    kinds, ordered = column_kinds(source, used)
+    kinds, ordered = column_kinds(source, used, set(roles.columns) - set(formula.columns))
     formula.check_columns(kinds)
     roles.check_columns(kinds)
     levels = declared_levels(family, formula.response, kinds, ordered)
-    found = scan_table(source, formula, roles, kinds, family=family, ordered=ordered, response_levels=levels)
+    found = scan_table(source, formula, roles, kinds, family=family, response_levels=levels)
     family, response = family.with_levels(levels, found.response)
     family.refuse(response)
     encoder = _encoder(formula, kinds, found, source.num_rows)
@@ -123,7 +123,6 @@ def prepare(
             roles=roles,
             kinds=kinds,
             family=family,
-            ordered=ordered,
             response_levels=levels,
         )
         effects = [

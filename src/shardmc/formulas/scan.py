@@ -12,7 +12,16 @@ import pyarrow as pa
 from shardmc.data import Source
 from shardmc.data.table import spread_positions
 from shardmc.errors import DataError
-from shardmc.formulas.chunk import Chunk, Kind, Level, as_chunk, levels_in, missing
+from shardmc.formulas.chunk import (
+    Chunk,
+    Kind,
+    Level,
+    as_chunk,
+    level_order,
+    levels_in,
+    merged_order,
+    missing,
+)
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.expression import Expression
 from shardmc.formulas.families import Family, Moments, ResponseSummary
@@ -33,8 +42,8 @@ class TableSummary:
     incomplete: int = 0
     """Rows with missing entries."""
     missing: dict[str, int] = field(default_factory=dict)
-    levels: dict[str, list[str]] = field(default_factory=dict)
-    """Levels of each column of text: in the declared order of an ordered category, else sorted."""
+    levels: dict[str, list[Level]] = field(default_factory=dict)
+    """Levels of each column of text or categories: in the order of its dictionary, if it has one, else sorted."""
     categories: dict[str, list[Level]] = field(default_factory=dict)
     """Levels of each factor C(...)."""
     ranges: dict[str, Moments] = field(default_factory=dict)
@@ -55,13 +64,13 @@ def scan_table(
     kinds: Mapping[str, Kind],
     *,
     family: Family,
-    ordered: Mapping[str, Sequence[str]],
     response_levels: Sequence[Level] | None,
 ) -> TableSummary:
     """Read the columns of a formula once, piece by piece."""
     result = TableSummary(response=ResponseSummary(roles.response.text))
     wanted = spread_positions(source.num_rows, SAMPLE, seed=0)
-    texts: dict[str, set[str]] = {name: set() for name, kind in kinds.items() if kind == "text"}
+    texts: dict[str, set[Level]] = {name: set() for name, kind in kinds.items() if kind == "text"}
+    orders: dict[str, list[Level] | None] = {}
     values: dict[str, set[Level]] = {}
     parts: list[pa.Table] = []
     for start, table in _pieces(source, list(kinds)):
@@ -69,17 +78,21 @@ def scan_table(
             continue  # the fit is refused anyway, but with a count of all missing entries
         for name, found in texts.items():
             found.update(levels_in(table.column(name)))
-            _refuse_many(name, found, bare=name in formula.expressions)
+            is_category = pa.types.is_dictionary(table.column(name).type)
+            if is_category:
+                known = orders.get(name, [])
+                orders[name] = None if known is None else merged_order(known, level_order(table, name))
+            _refuse_many(name, found, bare=name in formula.expressions and not is_category)
         chunk = as_chunk(table, kinds)
         _scan_response(chunk, roles, response_levels, family, result)
         _scan_predictors(chunk, formula, kinds, values, result)
         parts.append(table.take(wanted[(wanted >= start) & (wanted < start + len(table))] - start))
     if result.missing:
         raise DataError(_missing_sentence(result, source.num_rows))
-    result.levels = {name: _in_order(found, ordered.get(name, ())) for name, found in texts.items()}
+    result.levels = {name: _in_order(found, orders.get(name) or ()) for name, found in texts.items()}
     for name, found in result.levels.items():
-        if name in formula.expressions:
-            _refuse_numbers_as_text(name, found)
+        if name in formula.expressions and name not in orders:
+            _refuse_numbers_as_text(name, [str(level) for level in found])
     result.categories = {
         name: sorted(values[name]) if name in values else _listed(expression, result.levels)
         for name, expression in formula.expressions.items()
@@ -89,7 +102,7 @@ def scan_table(
     return result
 
 
-def _in_order(found: set[str], declared: Sequence[str]) -> list[str]:
+def _in_order(found: set[Level], declared: Sequence[Level]) -> list[Level]:
     place = {level: number for number, level in enumerate(declared)}
     return sorted(found, key=lambda level: (place.get(level, len(place)), level))
 
@@ -149,7 +162,7 @@ def _is_listed(expression: Expression, kinds: Mapping[str, Kind]) -> bool:
     return expression.levels is not None or kinds.get(str(expression.category_column)) == "text"
 
 
-def _listed(expression: Expression, levels: Mapping[str, list[str]]) -> list[Level]:
+def _listed(expression: Expression, levels: Mapping[str, list[Level]]) -> list[Level]:
     if expression.levels is not None:
         return list(expression.levels)
     return list(levels[str(expression.category_column)])

@@ -382,3 +382,119 @@ def test_predictions_of_categories_that_are_numbers():
     with pytest.raises(DataError, match="'code' has the level 7"):
         posterior.predict(pd.DataFrame({"code": [7]}))
     assert len(posterior.contrast("code", data=table)) == 2
+
+
+# Spellings of R, brms and bambi.
+
+
+@pytest.fixture(scope="module")
+def trial():
+    rng = np.random.default_rng(2)
+    n = 400
+    table = pd.DataFrame(
+        {"x": rng.normal(size=n), "months": rng.uniform(1, 12, n), "region": rng.choice(list("abc"), n)}
+    )
+    tries = rng.integers(1, 9, n)
+    wins = rng.binomial(tries, 0.4)
+    return table.assign(
+        claims=rng.poisson(table["months"] * np.exp(0.2 * table["x"])),
+        wins=wins,
+        losses=tries - wins,
+        tries=tries,
+    )
+
+
+def same_draws(formula, other, table, family, **options):
+    first = shardmc.glm(formula, table, family, **QUICK)
+    second = shardmc.glm(other, table, family, **QUICK, **options)
+    for name, draws in second.draws.items():
+        np.testing.assert_allclose(first.draws[name], draws, rtol=1e-6)
+    return first
+
+
+def test_offset_in_the_formula(trial):
+    posterior = same_draws(
+        "claims ~ x + offset(log(months))", "claims ~ x", trial, "poisson", offset="np.log(months)"
+    )
+    rows = trial.iloc[:3]
+    mean = posterior.predict(rows, kind="draws")
+    eta = posterior.draws["Intercept"][:, None] + posterior.draws["x"][:, None] * rows["x"].to_numpy()
+    np.testing.assert_allclose(mean, np.exp(eta) * rows["months"].to_numpy(), rtol=1e-5)
+    with pytest.raises(ShardmcError, match="offset is given twice"):
+        shardmc.glm("claims ~ x + offset(log(months))", trial, "poisson", offset="months")
+    with pytest.raises(ShardmcError, match="added with a plus sign"):
+        shardmc.glm("claims ~ x * offset(log(months))", trial, "poisson")
+
+
+def test_cbind_on_the_left(trial):
+    same_draws("cbind(wins, losses) ~ x", "wins ~ x", trial, "binomial", trials="tries")
+    with pytest.raises(ShardmcError, match="belongs to family 'binomial', not to 'poisson'"):
+        shardmc.glm("cbind(wins, losses) ~ x", trial, "poisson")
+
+
+def test_all_other_columns(trial):
+    names = coefficients("claims ~ . + offset(log(months)) - tries", trial, "poisson")
+    assert names == ["x", "region[T.b]", "region[T.c]", "wins", "losses"]
+    names = coefficients("cbind(wins, losses) ~ . - tries", trial, "binomial")
+    assert names == ["x", "months", "region[T.b]", "region[T.c]", "claims"]
+
+
+def test_numbers_of_numpy(trial):
+    season = "np.sin(2 * np.pi * months / 12)"
+    assert coefficients(f"claims ~ {season}", trial, "poisson") == [season]
+
+
+@pytest.mark.parametrize("function", ["cr", "cc", "cs"])
+def test_splines_are_centred_beside_an_intercept(trial, function):
+    names = coefficients(f"claims ~ {function}(x, df=4) + {function}(months, df=3)", trial, "poisson")
+    assert len(names) == 7
+    assert names[0] == f"{function}(x, df=4)[1]"
+    assert len(coefficients(f"claims ~ 0 + {function}(x, df=4)", trial, "poisson")) == 4
+    roles = {"offset": None, "exposure": None, "trials": None, "drop_missing": False}
+    text = f"claims ~ {function}(x, df=4)"
+    design = prepare(text, as_source(trial), named_family("poisson"), None, **roles).design
+    columns = design.encoder.matrix(design.chunk(pa.Table.from_pandas(trial)))
+    np.testing.assert_allclose(columns.mean(axis=0), 0, atol=1e-10)
+
+
+SPELLINGS = {
+    "I(x^2)": r"a power is written \*\*, as in x \*\* 2",
+    "sqrt(months)": r"write np.sqrt\(...\)",
+    "sin(2 * pi * x)": r"write np.sin\(...\)",
+    "np.sin(2 * pi * x)": "There is no column 'pi'. In a formula it is written np.pi",
+    "factor(region)": r"write C\(...\) for a category",
+    "as.factor(region)": r"write C\(...\) for a category",
+    "relevel(region, 'b')": "contr.treatment",
+    "ns(x, df=3)": r"bs\(x, df=5\) or cr\(x, df=5\)",
+    "s(x)": r"bs\(x, df=5\) or cr\(x, df=5\)",
+    "x + weights(months)": "as the option weights= or survey_weights=",
+    "x:offset(months)": "added with a plus sign",
+}
+
+
+@pytest.mark.parametrize("term", SPELLINGS)
+def test_other_spellings_are_answered_with_the_right_one(trial, term):
+    with pytest.raises(ShardmcError, match=SPELLINGS[term]) as caught:
+        shardmc.glm(f"claims ~ {term}", trial, "poisson")
+    assert "\n" not in str(caught.value)
+
+
+def test_trials_of_brms_and_bambi(trial):
+    for formula in ("wins | trials(tries) ~ x", "p(wins, tries) ~ x"):
+        with pytest.raises(ShardmcError, match="trials="):
+            shardmc.glm(formula, trial, "binomial", trials="tries")
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "claims ~ x + offset(__import__('os').system('true'))",
+        "claims ~ x + offset(months.__class__)",
+        "cbind(wins, open('x')) ~ x",
+        "claims ~ I(np.pi.__class__)",
+        "claims ~ I(np.e.real)",
+    ],
+)
+def test_no_formula_runs_code(trial, formula):
+    with pytest.raises(ModelError, match="is not allowed"):
+        shardmc.glm(formula, trial, "binomial" if "cbind" in formula else "poisson")

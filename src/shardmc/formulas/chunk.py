@@ -20,6 +20,8 @@ Level = str | int | float | bool
 Chunk = dict[str, np.ndarray | pd.Categorical]
 """Some rows of a table: column name -> entries; a pandas Categorical for text and categories."""
 
+_CONSTANTS = {"pi": "np.pi", "TRUE": "True", "FALSE": "False"}
+"""What other programs call numbers and truth values."""
 _LARGEST_DICTIONARY = 10_000  # levels, used or not, whose order is read
 
 
@@ -53,6 +55,8 @@ def kind_of(name: str, given: pa.DataType) -> Kind:
 def refuse_unknown(columns: Iterable[str], source: Source) -> None:
     """Refuse columns that a table does not have."""
     for name in columns:
+        if name not in source.column_names and name in _CONSTANTS:
+            raise DataError(f"There is no column {name!r}. In a formula it is written {_CONSTANTS[name]}.")
         if name not in source.column_names:
             raise unknown("column", name, source.column_names)
 

@@ -30,6 +30,7 @@ hypot log log10 log1p log2 logical_and logical_not logical_or maximum minimum mo
 sqrt square tan tanh trunc where
 """
 _NUMPY = frozenset(_ELEMENTWISE.split())
+_NUMBERS = frozenset(["pi", "e"])
 _PLAIN = frozenset(["I", "exp", "exp2", "log", "log10", "log2"])
 _CONTRASTS = frozenset(["Diff", "Helmert", "Poly", "Sum", "Treatment"])
 _CODINGS = frozenset(["SAS", "diff", "helmert", "poly", "sum", "treatment"])
@@ -54,7 +55,31 @@ _BASES = {
 }
 """Function -> its options that say how many columns it makes, in their order."""
 _SPLINES = frozenset(_BASES) - {"poly"}
+_CONSTRAINED = _SPLINES - {"bs"}
+"""Splines whose columns add up to a constant, unless they are constrained."""
 _TRANSFORMS = frozenset([*_SCALINGS, *_SPLINES, "poly"])
+_SPLINE = "write a spline with a fixed number of columns, such as bs(x, df=5) or cr(x, df=5)"
+_TRIALS = "give the number of trials as the option trials= (--trials on the command line)"
+_ELSEWHERE = {
+    "lag": "it reads neighbouring rows, but rows are assigned to shards at random; make it a column first",
+    "hashed": "give the levels themselves with C(...)",
+    "Q": "quote the column's name in backticks instead",
+    "offset": "an offset is a term of its own, as in 'y ~ x + offset(log(z))', or the option offset=",
+    "cbind": "cbind(successes, failures) stands on the left of ~, for family 'binomial'",
+    "weights": "give weights as the option weights= or survey_weights=",
+    "trials": _TRIALS,
+    "p": _TRIALS,
+    "prop": _TRIALS,
+    "proportion": _TRIALS,
+    "factor": "write C(...) for a category",
+    "relevel": "write C(g, contr.treatment('b')) for a category whose reference level is 'b'",
+    "ifelse": "write np.where(...)",
+    "ns": _SPLINE,
+    "s": _SPLINE,
+    "t2": _SPLINE,
+    "te": _SPLINE,
+}
+"""Functions of other programs, and how the same is written here."""
 _QUOTED = re.compile("`([^`]+)`")
 
 
@@ -105,15 +130,17 @@ class Transform:
         ]
         return max([1, *(size for size in sizes if isinstance(size, int | float))])
 
-    def state(self, moments: Moments) -> dict[str, Any]:
+    def state(self, moments: Moments, has_intercept: bool = False) -> dict[str, Any]:
         """What it must know of all rows, given the moments of its argument.
 
         Means, scales and the bounds of splines are exact. Knots at quantiles and orthogonal polynomials are not here:
-        they are learned from a sample.
+        they are learned from a sample. Beside an intercept, splines whose columns add up to a constant are centred.
         """
         if self.function in _SPLINES:
-            bounds = {"lower_bound": float(moments.low), "upper_bound": float(moments.high)}
-            return {name: value for name, value in bounds.items() if name not in dict(self.named)}
+            known = {"lower_bound": float(moments.low), "upper_bound": float(moments.high)}
+            if has_intercept and self.function in _CONSTRAINED:
+                known |= {"constraints": "center"}
+            return {name: value for name, value in known.items() if name not in dict(self.named)}
         return self._scaling(moments) if self.function in _SCALINGS else {}
 
     def _scaling(self, moments: Moments) -> dict[str, Any]:
@@ -294,21 +321,16 @@ class _Checker:
 
     def _check_attribute(self, node: ast.Attribute) -> None:
         home = node.value.id if isinstance(node.value, ast.Name) else ""
-        if (home == "np" and node.attr in _NUMPY) or (home == "contr" and node.attr in _CODINGS):
+        if (home == "np" and node.attr in _NUMPY | _NUMBERS) or (home == "contr" and node.attr in _CODINGS):
             return
-        raise self._refusal(node, f"of NumPy, use only {', '.join(sorted(_NUMPY))}")
+        raise self._refusal(node, f"of NumPy, use only {', '.join(sorted(_NUMPY | _NUMBERS))}")
 
     def _check_call(self, node: ast.Call) -> None:
         name = _called(node)
-        if name in ("lag", "hashed", "Q", "offset", "s"):
-            advice = {
-                "lag": "it reads neighbouring rows, but rows are assigned to shards at random; make it a column first",
-                "hashed": "give the levels themselves with C(...)",
-                "Q": "quote the column's name in backticks instead",
-                "offset": "give the column as the option offset= (--offset on the command line)",
-                "s": "write a spline with a fixed number of columns, such as bs(x, df=5) or cr(x, df=5)",
-            }
-            raise self._refusal(node, advice[name])
+        if name in _ELSEWHERE:
+            raise self._refusal(node, _ELSEWHERE[name])
+        if name in _NUMPY - _PLAIN:
+            raise self._refusal(node.func, f"write np.{name}(...)")
         known = _PLAIN | _TRANSFORMS | _CONTRASTS | {"C"}
         if not isinstance(node.func, ast.Attribute) and name not in known:
             functions = ", ".join([*sorted(known), "np.log and other functions of NumPy"])
@@ -339,6 +361,9 @@ class _Checker:
             is_text = isinstance(part, ast.Constant) and isinstance(part.value, str | bytes)
             if is_text or isinstance(part, ast.List | ast.Tuple):
                 raise self._refusal(node, "there is no arithmetic with text or lists")
+        powers = [part.value for part in (node.left, node.right) if isinstance(part, ast.Constant)]
+        if isinstance(node.op, ast.BitXor) and powers:
+            raise self._refusal(node, f"a power is written **, as in {_source(node).replace('^', '**')}")
         if isinstance(node.op, ast.Pow) and self._exponent(node) > _LARGEST_POWER:
             raise self._refusal(node, f"the product of nested exponents must be at most {_LARGEST_POWER}")
 

@@ -82,6 +82,11 @@ class Formula:
             raise ModelError(
                 f"The formula {self.text!r} has no response: write 'response ~ predictors', such as 'y ~ x1 + x2'."
             )
+        if "|" in self.text.partition("~")[0]:
+            raise ModelError(
+                f"The left-hand side of {self.text!r} has a bar: give trials, weights and the like as options, such as "
+                "trials=."
+            )
         if not isinstance(right, SimpleFormula) or not isinstance(left, SimpleFormula):
             raise ModelError(
                 f"The formula {self.text!r} has several parts (a `|`, or more than one `~`). Write effects of groups "
@@ -153,6 +158,8 @@ def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
         return ParsedFormula.from_spec(text, context=context)
     except (FormulaicError, SyntaxError, ValueError, RecursionError) as error:
         refuse_words_of_python(text)
+        if re.search(r"\bas\.factor\b", text):
+            raise ModelError(f"as.factor in {text!r} is not allowed: write C(...) for a category.") from None
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ModelError(f"The formula {text!r} is not understood: {reason}.") from None
 

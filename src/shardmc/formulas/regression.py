@@ -33,6 +33,7 @@ from shardmc.formulas.scan import (
     scan_design,
     scan_table,
 )
+from shardmc.formulas.spelling import one_of, read_spelling, refuse_cbind
 from shardmc.guards.limits import refuse_above
 from shardmc.model import Model
 from shardmc.pipeline import fit, open_rows
@@ -80,9 +81,12 @@ def prepare(
     there are more.
     """
     columns = source.column_names
-    text, group_terms = split_formula(text)
+    spelled = read_spelling(text)
+    refuse_cbind(spelled, family)
+    offset, trials = one_of("offset", spelled.offset, offset), one_of("trials", spelled.trials, trials)
+    text, group_terms = split_formula(spelled.text)
     grouping = list(dict.fromkeys(name for term in group_terms for name in term.columns))
-    taken = [*taken, *grouping]
+    taken = [*taken, *grouping, *spelled.columns]
     named = [name for name in (offset, exposure, trials, *taken) if isinstance(name, str) and name in columns]
     formula = Formula.parse(text, columns, named)
     roles = Roles.of(formula.response, family, columns, offset, exposure, trials)

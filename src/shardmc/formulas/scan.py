@@ -54,7 +54,7 @@ class TableSummary:
     def states(self, formula: Formula) -> dict[str, dict[str, Any]]:
         """What the transforms of a formula must know of all rows: means, scales, bounds."""
         transforms = (t for expression in formula.expressions.values() for t in expression.transforms)
-        return {transform.key: transform.state(self.ranges[transform.key]) for transform in transforms}
+        return {t.key: t.state(self.ranges[t.key], formula.has_intercept) for t in transforms}
 
 
 def scan_table(

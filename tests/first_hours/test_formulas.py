@@ -498,3 +498,49 @@ def test_trials_of_brms_and_bambi(trial):
 def test_no_formula_runs_code(trial, formula):
     with pytest.raises(ModelError, match="is not allowed"):
         shardmc.glm(formula, trial, "binomial" if "cbind" in formula else "poisson")
+
+
+# The number of shards.
+
+
+def test_too_many_shards_are_refused_before_anything_is_sampled(trial, monkeypatch):
+    monkeypatch.setattr("shardmc.pipeline.driver.Driver.run", None)
+    for shards in (400, 150):
+        with pytest.raises(ShardmcError, match=r"too few for 4 parameters\. Take at most 20 shards"):
+            shardmc.glm("claims ~ x + region", trial, "poisson", shards=shards)
+    y = np.random.default_rng(0).normal(size=100)
+    model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+    with pytest.raises(ShardmcError, match="about 1 row to a shard, too few for 1 parameter"):
+        shardmc.fit(model, y, shards=80)
+
+
+def test_small_shards_are_a_warning_at_once_and_a_finding(trial):
+    options = QUICK | {"shards": 30}
+    with pytest.warns(UserWarning, match="A shard has about 13 rows for 4 parameters"):
+        posterior = shardmc.glm("claims ~ x + region", trial, "poisson", **options)
+    assert "at most 20 shards" in next(f.advice for f in posterior.findings if f.check == "shards")
+
+
+def test_shards_of_mixed_models_are_counted_in_groups(trial, monkeypatch):
+    monkeypatch.setattr("shardmc.pipeline.driver.Driver.run", None)
+    table = trial.assign(clinic=np.arange(len(trial)) % 20)
+    with pytest.raises(ShardmcError, match=r"about 1 group \(about 26 rows\) to a shard"):
+        shardmc.glm("claims ~ x + (1 | clinic)", table, "poisson", shards=15)
+
+
+def test_too_many_shards_on_the_command_line(trial, tmp_path):
+    path = tmp_path / "trial.parquet"
+    trial.to_parquet(path)
+    call = [
+        "fit",
+        str(path),
+        "claims ~ x",
+        "--family",
+        "poisson",
+        "--shards",
+        "300",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert "too few for 2 parameters" in str(CliRunner().invoke(app, call).exception)
+    assert not (tmp_path / "run").exists()

@@ -209,7 +209,7 @@ class _Scores:
         """Independent units: clusters, or rows."""
         if self._clusters is not None:
             return self._most
-        return self._rows if self._is_survey else round(self.weight)
+        return self._rows if self._is_survey else max(2, round(self.weight))
 
     def covariance(self) -> np.ndarray:
         """Covariance (dim, dim) of the sum of all scores: with replacement, n / (n - 1) sum (s_i - mean)^2."""

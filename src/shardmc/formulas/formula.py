@@ -29,7 +29,7 @@ from shardmc.formulas.expression import (
 from shardmc.formulas.families import Family, families_with
 from shardmc.guards.limits import refuse_above
 
-_LONGEST = 100_000  # characters of a formula
+LONGEST = 100_000  # characters of a formula
 _AVAILABLE = "__formulaic_variables_available__"
 """Formulaic's key for the columns of `.`: its error about `.` without a table says to pass them so."""
 _ONE = "In a formula, a column called '1' looks like the intercept: rename it, for example to 'x1'."
@@ -142,9 +142,9 @@ def is_intercept(term: Term) -> bool:
 
 
 def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
-    if not isinstance(text, str) or len(text) > _LONGEST:
+    if not isinstance(text, str) or len(text) > LONGEST:
         raise ModelError(
-            f"A formula must be text such as 'y ~ x1 + x2' of at most {_LONGEST} characters; {type(text).__name__} "
+            f"A formula must be text such as 'y ~ x1 + x2' of at most {LONGEST} characters; {type(text).__name__} "
             f"{f'of {len(text)} characters ' if isinstance(text, str) else ''}was given."
         )
     try:

@@ -233,11 +233,11 @@ class DesignSummary:
 
     def add(self, matrix: np.ndarray) -> None:
         """Add rows of the design matrix, (row, column)."""
-        before, step = self.moments.count, matrix.mean(axis=0) - self.moments.mean
-        centered = matrix - matrix.mean(axis=0)
+        before, mean = self.moments.count, matrix.mean(axis=0)
+        centered, step = matrix - mean, mean - self.moments.mean
+        here = centered.T @ centered
         weight = before * len(matrix) / (before + len(matrix))
-        here = centered.T @ centered + weight * np.outer(step, step)
-        self.products = self.products + here if before else centered.T @ centered
+        self.products = self.products + here + weight * np.outer(step, step) if before else here
         self.moments.add(matrix)
 
     def separating(self, names: Sequence[str], family: Family) -> list[str]:

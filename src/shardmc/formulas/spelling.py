@@ -11,6 +11,7 @@ from typing import TypeVar, final
 from shardmc.errors import ModelError, OptionError
 from shardmc.formulas.expression import parse_expression
 from shardmc.formulas.families import Family, families_with
+from shardmc.formulas.formula import LONGEST
 
 T = TypeVar("T")
 _NAME = re.compile(r"`[^`]+`|[A-Za-z_]\w*")
@@ -41,7 +42,7 @@ def read_spelling(text: str) -> Spelled:
     Spelled(text='s ~ x', offset=None, trials='(s) + (f)')
     """
     left, tilde, right = text.partition("~") if isinstance(text, str) else (text, "", "")
-    if not tilde:
+    if not tilde or len(text) > LONGEST:
         return Spelled(text)
     trials = None
     for _, stop, inside in _calls(left, "cbind"):
@@ -101,10 +102,11 @@ def _calls(text: str, function: str) -> Iterator[tuple[int, int, str]]:
     """Calls of a function outside all parentheses: start, end, and what is inside its own."""
     depths = _depths(text)
     for match in re.finditer(rf"(?<![\w.`]){function}\s*\(", text):
-        opened = match.end()
-        if depths[match.start()] == 0 and 0 in depths[opened:]:
-            stop = depths.index(0, opened)
-            yield match.start(), stop, text[opened : stop - 1]
+        if depths[match.start()] > 0:
+            continue
+        stop = next((k for k in range(match.end(), len(depths)) if depths[k] == 0), None)
+        if stop is not None:
+            yield match.start(), stop, text[match.end() : stop - 1]
 
 
 def _split(text: str) -> list[str]:

@@ -109,6 +109,19 @@ def find_dependences(products: np.ndarray) -> dict[int, list[int]]:
     }
 
 
+def without_redundant(
+    encoder: Encoder, design: DesignSummary, has_location: bool, drop: bool
+) -> tuple[Encoder, DesignSummary, tuple[Finding, ...]]:
+    """Encoder and design without columns that others imply, and a note on these; without `drop` they are refused."""
+    found = find_redundant(design, encoder, has_location)
+    if not drop:
+        refuse_redundant(found, has_location)
+    names = [each.name for each in found]
+    kept = ~np.isin(encoder.names, names)
+    encoder = encoder.without(names)
+    return encoder, design.keep(kept) if encoder.left_out else design, _left_out(found, has_location)
+
+
 def refuse_redundant(found: Sequence[Redundant], has_location: bool, how: str = f", or give {_HOW}") -> None:
     """Refuse columns that others imply, all of them in one message."""
     if not found:
@@ -130,7 +143,7 @@ def refuse_redundant(found: Sequence[Redundant], has_location: bool, how: str = 
     raise (DataError if only_constant else ModelError)(text)
 
 
-def left_out(found: Sequence[Redundant], has_location: bool) -> tuple[Finding, ...]:
+def _left_out(found: Sequence[Redundant], has_location: bool) -> tuple[Finding, ...]:
     """The note about columns that were left out."""
     if not found:
         return ()

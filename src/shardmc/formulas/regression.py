@@ -17,7 +17,7 @@ from shardmc.data.grouped import GroupedSource
 from shardmc.data.row_weights import SurveyWeights
 from shardmc.errors import DataError, ModelError, OptionError
 from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown
-from shardmc.formulas.collinear import find_redundant, left_out, refuse_redundant
+from shardmc.formulas.collinear import find_redundant, refuse_redundant, without_redundant
 from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary, named_family
@@ -111,13 +111,7 @@ def prepare(
         )
     summary = scan_design(source, encoder, roles, kinds, family)
     has_location = formula.has_intercept or family.location_is_auxiliary
-    redundant = find_redundant(summary, encoder, has_location)
-    if not drop_collinear:
-        refuse_redundant(redundant, has_location)
-    elif redundant:
-        kept = ~np.isin(encoder.names, [each.name for each in redundant])
-        encoder = encoder.without([each.name for each in redundant])
-        summary = summary.keep(kept) if encoder.left_out else summary
+    encoder, summary, left_out = without_redundant(encoder, summary, has_location, drop_collinear)
     scaling = _scaling(summary, response, family, has_location)
     factors: tuple[Factor, ...] = ()
     if group_terms:
@@ -138,7 +132,7 @@ def prepare(
     design = Design(encoder, roles, family, kinds, scaling, {}, source.num_rows, factors)
     _refuse_repeated(design)
     refuse_groups(design)
-    findings = (*group_findings(design, source), *left_out(redundant, has_location))
+    findings = (*group_findings(design, source), *left_out)
     scale = family.coefficient_scale(response)
     of_groups = {name: prior for factor in factors for name, prior in default_priors(factor, scale).items()}
     chosen = choose_priors(

@@ -84,6 +84,8 @@ def _heading(column: str) -> str:
 
 def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> None:
     """Summary, verdict, findings and notes of a result."""
+    from shardmc.posterior.unexamined import not_examined
+
     summary = posterior.summary()
     shown = summary.head(most)
     title = f"{posterior.num_draws:,} draws from {posterior.shards.num_shards} shards of {posterior.plan.rows:,} rows"
@@ -98,6 +100,9 @@ def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> No
         )
     if posterior.polished is not None:
         console.print(said(posterior.polished.sentence))
+    if posterior.adjusted is not None:
+        console.print(said(posterior.adjusted.sentence))
+    console.print(said(not_examined(posterior)))
     for finding in posterior.findings:
         if finding.level != "note":
             console.print(said(f"{finding.level}: {finding.message} {finding.advice}".strip()))

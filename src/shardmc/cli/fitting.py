@@ -40,7 +40,22 @@ Keep = Annotated[
         "smaller number keeps more rows, and 0 keeps none.",
     ),
 ]
-Weights = Annotated[str | None, typer.Option(help="A column of row weights.")]
+Weights = Annotated[
+    str | None, typer.Option(help="A column of row weights: counts, a row of weight 40 is 40 rows.")
+]
+SurveyWeightsName = Annotated[
+    str | None,
+    typer.Option("--survey-weights", help="A column with the weights of a survey: design-based errors."),
+]
+IsRobust = Annotated[
+    bool, typer.Option("--robust", help="Adjust the draws by a sandwich of the rows' scores.")
+]
+Clusters = Annotated[
+    str | None,
+    typer.Option(
+        help="A column of clusters: like --robust, for rows that depend on each other within clusters."
+    ),
+]
 Strata = Annotated[str | None, typer.Option(help="A column whose values are spread evenly over the shards.")]
 SamplerName = Annotated[str, typer.Option(help="auto, independence, hmc, nuts or random-walk.")]
 CombinerName = Annotated[str, typer.Option(help="recenter, consensus, swiss, ...")]
@@ -74,6 +89,9 @@ TrustFiles = Annotated[
     ),
 ]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")]
+DropCollinear = Annotated[
+    bool, typer.Option("--drop-collinear", help="Leave out columns that follow from earlier ones.")
+]
 Polish = Annotated[
     bool, typer.Option("--polish", help="Correct the draws for the errors that the certificate measures.")
 ]
@@ -116,6 +134,9 @@ def fit(
     trials: Trials = None,
     keep: Keep = None,
     weights: Weights = None,
+    survey_weights: SurveyWeightsName = None,
+    robust: IsRobust = False,
+    clusters: Clusters = None,
     stratify: Strata = None,
     sampler: SamplerName = "auto",
     combiner: CombinerName = "recenter",
@@ -126,6 +147,7 @@ def fit(
     scratch: Scratch = None,
     trust_files: TrustFiles = False,
     drop_missing: DropMissing = False,
+    drop_collinear: DropCollinear = False,
     polish: Polish = False,
     precision: PrecisionName = "auto",
     certify_draws: CertifyDraws = 100,
@@ -161,11 +183,14 @@ def fit(
             exposure=exposure,
             trials=_number_or_name(trials),
             drop_missing=drop_missing,
+            drop_collinear=drop_collinear,
             shards=_shards(shards),
             draws=draws,
             seed=seed,
             **({} if keep is None else {"keep": keep or None}),
             weights=weights,
+            survey_weights=survey_weights,
+            robust=clusters or robust,
             stratify=stratify,
             sampler=sampler,
             combiner=combiner,

@@ -29,7 +29,7 @@ from shardmc.formulas.expression import (
 from shardmc.formulas.families import Family, families_with
 from shardmc.guards.limits import refuse_above
 
-_LONGEST = 100_000  # characters of a formula
+LONGEST = 100_000  # characters of a formula
 _AVAILABLE = "__formulaic_variables_available__"
 """Formulaic's key for the columns of `.`: its error about `.` without a table says to pass them so."""
 _ONE = "In a formula, a column called '1' looks like the intercept: rename it, for example to 'x1'."
@@ -81,6 +81,11 @@ class Formula:
         if left is None or right is None:
             raise ModelError(
                 f"The formula {self.text!r} has no response: write 'response ~ predictors', such as 'y ~ x1 + x2'."
+            )
+        if "|" in self.text.partition("~")[0]:
+            raise ModelError(
+                f"The left-hand side of {self.text!r} has a bar: give trials, weights and the like as options, such as "
+                "trials=."
             )
         if not isinstance(right, SimpleFormula) or not isinstance(left, SimpleFormula):
             raise ModelError(
@@ -137,9 +142,9 @@ def is_intercept(term: Term) -> bool:
 
 
 def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
-    if not isinstance(text, str) or len(text) > _LONGEST:
+    if not isinstance(text, str) or len(text) > LONGEST:
         raise ModelError(
-            f"A formula must be text such as 'y ~ x1 + x2' of at most {_LONGEST} characters; {type(text).__name__} "
+            f"A formula must be text such as 'y ~ x1 + x2' of at most {LONGEST} characters; {type(text).__name__} "
             f"{f'of {len(text)} characters ' if isinstance(text, str) else ''}was given."
         )
     try:
@@ -153,6 +158,8 @@ def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
         return ParsedFormula.from_spec(text, context=context)
     except (FormulaicError, SyntaxError, ValueError, RecursionError) as error:
         refuse_words_of_python(text)
+        if re.search(r"\bas\.factor\b", text):
+            raise ModelError(f"as.factor in {text!r} is not allowed: write C(...) for a category.") from None
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ModelError(f"The formula {text!r} is not understood: {reason}.") from None
 
@@ -371,7 +378,7 @@ class Roles:
 
 
 def declared_levels(
-    family: Family, response: Expression, kinds: Mapping[str, Kind], ordered: Mapping[str, Sequence[str]]
+    family: Family, response: Expression, kinds: Mapping[str, Kind], ordered: Mapping[str, Sequence[Level]]
 ) -> Sequence[Level] | None:
     """Levels of a response that are known before rows are read; None if the response is numbers."""
     if not family.takes_levels:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardmc.data import Source, as_source
+from shardmc.errors import OptionError
 from shardmc.formulas.chunk import refuse_unknown
 from shardmc.formulas.design import Design, build_model, design_of
 from shardmc.formulas.loo_groups import loo_of_groups
@@ -21,6 +22,11 @@ def loo_of_formula(
     posterior: Posterior, data: Data, *, weights: Any, by: str | None, sample: int, draws: int, seed: int
 ) -> Loo:
     """`Posterior.loo` for a formula: the log density of the response in its own units; missing rows are left out."""
+    if posterior.adjusted is not None:
+        raise OptionError(
+            "loo needs draws of the model's posterior, and these were adjusted (robust or survey_weights): compare "
+            "models that were fitted without."
+        )
     design = design_of(posterior)
     if design.factors or by is not None:
         return loo_of_groups(

@@ -14,8 +14,10 @@ import pyarrow as pa
 from shardmc.check.check import ordered
 from shardmc.data import Source
 from shardmc.data.grouped import GroupedSource
-from shardmc.errors import DataError, ModelError, knows_its_options
+from shardmc.data.row_weights import SurveyWeights
+from shardmc.errors import DataError, ModelError, OptionError, knows_its_options
 from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown
+from shardmc.formulas.collinear import find_redundant, refuse_redundant, without_redundant
 from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary, named_family
@@ -24,14 +26,14 @@ from shardmc.formulas.group_checks import group_findings, refuse_groups
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
 from shardmc.formulas.mixed import default_priors, start_of
 from shardmc.formulas.priors import Prior, choose_priors
+from shardmc.formulas.robust import Robust
 from shardmc.formulas.scan import (
     DesignSummary,
     TableSummary,
-    refuse_constant,
-    refuse_dependent,
     scan_design,
     scan_table,
 )
+from shardmc.formulas.spelling import one_of, read_spelling, refuse_cbind
 from shardmc.formulas.variables import variables_of
 from shardmc.guards.limits import refuse_above
 from shardmc.model import Model
@@ -55,7 +57,7 @@ class Prepared:
     """Coefficients without an estimate, because their column separates the responses."""
     dropped: int
     findings: tuple[Finding, ...] = ()
-    """What is doubtful about the groups."""
+    """What is doubtful about the groups, and which columns were left out."""
 
 
 def prepare(
@@ -68,9 +70,11 @@ def prepare(
     exposure: str | None,
     trials: str | int | None,
     drop_missing: bool,
+    drop_collinear: bool = False,
     taken: Sequence[str] = (),
+    complete: Sequence[str] = (),
 ) -> Prepared:
-    """The design of a formula on a table.
+    """The design of a formula on a table. `taken` columns are not part of `.`, `complete` ones may not be missing.
 
     These are exact over all rows, however large the table: levels of categories, means and scales of center, scale and
     standardize, bounds of splines, and the means and standard deviations that priors use. Knots of splines at
@@ -78,9 +82,12 @@ def prepare(
     there are more.
     """
     columns = source.column_names
-    text, group_terms = split_formula(text)
+    spelled = read_spelling(text)
+    refuse_cbind(spelled, family)
+    offset, trials = one_of("offset", spelled.offset, offset), one_of("trials", spelled.trials, trials)
+    text, group_terms = split_formula(spelled.text)
     grouping = list(dict.fromkeys(name for term in group_terms for name in term.columns))
-    taken = [*taken, *grouping]
+    taken = [*taken, *grouping, *spelled.columns]
     named = [name for name in (offset, exposure, trials, *taken) if isinstance(name, str) and name in columns]
     formula = Formula.parse(text, columns, named)
     roles = Roles.of(formula.response, family, columns, offset, exposure, trials)
@@ -89,12 +96,12 @@ def prepare(
     refuse_unknown([*used, *grouping], source)
     formula.refuse_functions(used)
     before = source.num_rows
-    source = source.drop_missing([*used, *grouping]) if drop_missing else source
-    kinds, ordered = column_kinds(source, used)
+    source = source.drop_missing([*used, *grouping, *complete]) if drop_missing else source
+    kinds, ordered = column_kinds(source, used, set(roles.columns) - set(formula.columns))
     formula.check_columns(kinds)
     roles.check_columns(kinds)
     levels = declared_levels(family, formula.response, kinds, ordered)
-    found = scan_table(source, formula, roles, kinds, family=family, ordered=ordered, response_levels=levels)
+    found = scan_table(source, formula, roles, kinds, family=family, response_levels=levels)
     family, response = family.with_levels(levels, found.response)
     family.refuse(response)
     encoder = _encoder(formula, kinds, found, source.num_rows)
@@ -105,9 +112,7 @@ def prepare(
         )
     summary = scan_design(source, encoder, roles, kinds, family)
     has_location = formula.has_intercept or family.location_is_auxiliary
-    if encoder.names:
-        refuse_constant(summary, encoder.names, has_location)
-        refuse_dependent(summary, encoder.names, has_location)
+    encoder, summary, left_out = without_redundant(encoder, summary, has_location, drop_collinear)
     scaling = _scaling(summary, response, family, has_location)
     factors: tuple[Factor, ...] = ()
     if group_terms:
@@ -117,7 +122,6 @@ def prepare(
             roles=roles,
             kinds=kinds,
             family=family,
-            ordered=ordered,
             response_levels=levels,
         )
         effects = [
@@ -129,7 +133,7 @@ def prepare(
     design = Design(encoder, roles, family, kinds, scaling, {}, source.num_rows, factors)
     _refuse_repeated(design)
     refuse_groups(design)
-    findings = group_findings(design, source)
+    findings = (*group_findings(design, source), *left_out)
     scale = family.coefficient_scale(response)
     of_groups = {name: prior for factor in factors for name, prior in default_priors(factor, scale).items()}
     chosen = choose_priors(
@@ -179,8 +183,7 @@ def _varying(
         return Varying(None, formula.has_intercept, np.empty(0), term.correlated)
     encoder = _encoder(formula, kinds, found, source.num_rows)
     summary = scan_design(source, encoder, roles, kinds, family)
-    refuse_constant(summary, encoder.names, formula.has_intercept)
-    refuse_dependent(summary, encoder.names, formula.has_intercept)
+    refuse_redundant(find_redundant(summary, encoder, formula.has_intercept), formula.has_intercept, how="")
     return Varying(encoder, formula.has_intercept, np.atleast_1d(summary.moments.sd), term.correlated)
 
 
@@ -258,6 +261,9 @@ def glm(
     exposure: str | None = None,
     trials: str | int | None = None,
     drop_missing: bool = False,
+    drop_collinear: bool = False,
+    survey_weights: Any = None,
+    robust: bool | str = False,
     **fit_options: Any,
 ) -> Posterior:
     """Fit a generalised linear model, or a mixed model, to a table of any size.
@@ -289,6 +295,17 @@ def glm(
         The number of trials of each row of family "binomial": a column or a whole number.
     drop_missing
         Whether rows with missing values in the formula's columns are left out; otherwise they are refused.
+    drop_collinear
+        Whether columns that follow from earlier ones are left out, with a note in the findings; otherwise they are
+        refused, all of them in one message.
+    survey_weights
+        Weights of a survey: a column's name, or one number per row, the number of people that the row stands for. They
+        are normalised to the effective sample size, and the draws get design-based errors, like those of `robust`.
+        `weights`, which `shardmc.fit` describes, are counts: a row of weight 40 is 40 equal rows.
+    robust
+        True adjusts the draws by a sandwich, so that their spread does not rely on the model's variance. The name of a
+        column, such as "worker", lets rows with the same value depend on each other too (clusters). The draws are
+        moved affinely about the mode after they were certified; `posterior.adjusted` says how.
     **fit_options
         Everything that `shardmc.fit` takes: shards, draws, seed, weights, stratify, run_dir, progress, ...
 
@@ -309,11 +326,21 @@ def glm(
     >>> list(posterior.draws), posterior.regression.priors["x"]
     (['Intercept', 'x'], 'normal(0, 2.511)')
     """
-    weights, strata = fit_options.get("weights"), fit_options.get("stratify")
+    weights, strata = fit_options.pop("weights", None), fit_options.get("stratify")
+    if survey_weights is not None:
+        if weights is not None:
+            raise OptionError("Rows have either weights (counts) or survey_weights: give one of the two.")
+        weights = SurveyWeights(survey_weights)
     regression = _Formula(
-        formula, named_family(family), priors, offset, exposure, trials, drop_missing, weights, strata
+        formula,
+        named_family(family),
+        priors,
+        {"offset": offset, "exposure": exposure, "trials": trials},
+        {"drop_missing": drop_missing, "drop_collinear": drop_collinear},
+        {"weights": weights, "stratify": strata},
+        Robust.of(robust, weights),
     )
-    return fit(regression, data, **fit_options)
+    return fit(regression, data, weights=weights, **fit_options)
 
 
 @final
@@ -325,48 +352,58 @@ class _Formula:
         text: str,
         family: Family,
         priors: Mapping[str, Any] | None,
-        offset: str | None,
-        exposure: str | None,
-        trials: str | int | None,
-        drop_missing: bool,
-        weights: Any,
-        strata: Any,
+        roles: Mapping[str, Any],
+        drop: Mapping[str, Any],
+        rowwise: Mapping[str, Any],
+        robust: Robust | None = None,
     ) -> None:
         self._text, self._family, self._priors = text, family, priors
-        self._roles = {"offset": offset, "exposure": exposure, "trials": trials}
-        self._drop_missing = drop_missing
-        self._rowwise = {"weights": weights, "stratify": strata}
+        self._roles, self._drop, self._rowwise, self._robust = roles, drop, rowwise, robust
         self._prepared: Prepared | None = None
 
     def open(self, source: Source, seed: int) -> tuple[Source, Model]:
-        weights = self._rowwise["weights"]
+        weights, clusters = self._given("weights"), None if self._robust is None else self._robust.clusters
+        if clusters is not None:
+            refuse_unknown([clusters], source)
         prepared = prepare(
             self._text,
             source,
             self._family,
             self._priors,
             **self._roles,
-            drop_missing=self._drop_missing,
-            taken=[weights] if isinstance(weights, str) else [],
+            **self._drop,
+            taken=[name for name in (weights, clusters) if isinstance(name, str)],
+            complete=[] if clusters is None else [clusters],
         )
-        for option, given in self._rowwise.items():
+        for option in self._rowwise:
+            given = self._given(option)
             if prepared.dropped and given is not None and not isinstance(given, str):
                 raise DataError(
                     f"{option} was given as an array of all rows, but {prepared.dropped} rows with missing values are "
                     f"dropped; make it a column of the table and give its name."
                 )
+        if self._robust is not None:
+            self._robust.check(prepared.source, prepared.design)
         self._prepared = prepared
         model = model_of(prepared)
         # The likelihood of groups is ours, and known to be right; that of rows may have a user's own family.
         return (prepared.source, model) if prepared.design.unit else open_rows(model, prepared.source, seed)
+
+    def _given(self, option: str) -> Any:
+        """Weights or strata as the user gave them: a column's name, one value per row, or None."""
+        given = self._rowwise[option]
+        return given.values if isinstance(given, SurveyWeights) else given
 
     def finish(self, posterior: Posterior) -> Posterior:
         """The posterior with its design and priors, the intercept first, and with notes and findings."""
         prepared = self._prepared
         assert prepared is not None
         design, notes = prepared.design, posterior.notes
+        if self._robust is not None:
+            posterior = self._robust.adjust(posterior, model_of(prepared), prepared.source, design)
         if prepared.dropped:
             notes = (*notes, f"{prepared.dropped} rows with missing values were dropped.")
+        notes += tuple(finding.message for finding in prepared.findings if finding.check == "collinear")
         groups = posterior.groups
         if groups is not None and design.unit is not None:
             groups = replace(groups, labels=design.unit.labels)

@@ -14,7 +14,7 @@ from shardmc.check import Certify, certify_options, ordered
 from shardmc.combiners import named_combiner
 from shardmc.data import Partition, Source, as_source
 from shardmc.data.grouped import GroupedBlocks
-from shardmc.data.row_weights import weight_findings
+from shardmc.data.row_weights import read_weights
 from shardmc.engine import Engine, Local
 from shardmc.errors import ModelError, OptionError, knows_its_options
 from shardmc.locate import KEEP, asked_precision, precision_of_rows
@@ -24,6 +24,7 @@ from shardmc.model.pymc import call_to_write, is_pymc_model
 from shardmc.pipeline.checking import CheckDraws, Polish
 from shardmc.pipeline.driver import Driver, Folder
 from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
+from shardmc.pipeline.shard_count import number_of_shards, small_shards
 from shardmc.pipeline.stage import Job
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, LocateShards, SampleShards
 from shardmc.posterior import Plan, Posterior
@@ -174,10 +175,11 @@ def fit(
             source = as_source(data)
             given = {"shards": int(shards)} if isinstance(shards, int | np.integer) else {}
             folder.expect(source, {**asked, **given})
-            doubtful = weight_findings(source, weights)
             rows, bound = driver.timed("read", front_end.open, source, seed)
+            counted = read_weights(rows, weights)
             count = number_of_shards(shards, rows, bound.dim, draws)
-            partition = Partition(count, shuffle, stratify, weights)
+            small = small_shards(count, rows, bound.dim)
+            partition = Partition(count, shuffle, stratify, counted.given, weight_factor=counted.factor)
             # What the options do not show as text: the weights of the rows, and what the user's functions compute.
             own = sampler.content(rows.row_shapes()) if isinstance(sampler, Gibbs) else vars(sampler)
             content = fingerprint(partition.fingerprint, own, vars(combiner))
@@ -204,7 +206,9 @@ def fit(
             plan, draws_per_shard=job.draws_per_shard, kept_rows=state.shards.num_kept, polish=polish
         )
         posterior = front_end.finish(driver.posterior(job, state, plan))
-        posterior = replace(posterior, findings=tuple(ordered((*posterior.findings, *doubtful))))
+        posterior = replace(
+            posterior, findings=tuple(ordered((*posterior.findings, *counted.findings, *small)))
+        )
         folder.write_posterior(posterior)
     return posterior
 
@@ -286,21 +290,6 @@ def _check_scaling(combiner: Combiner, sampler: Sampler | Auto) -> None:
             f"{type(combiner).__name__} needs fractional draws, but step of Gibbs does not take a power of the prior: "
             "give step a fifth argument, power, or choose a combiner of rescaled draws such as 'recenter'."
         )
-
-
-def number_of_shards(shards: int | str, source: Source, dim: int, draws: int) -> int:
-    """K as given, or chosen so that few rows are kept (K^2 < N / (5 d)) and shards are not too small."""
-    units = source.num_units
-    if shards == "auto":
-        # A group tells more than a row.
-        smallest = 20 * dim if units < source.num_rows else max(1_000, 50 * dim)
-        return max(1, int(min(math.sqrt(units / (5 * dim)), units / smallest, draws / 32)))
-    if isinstance(shards, bool) or not isinstance(shards, int | np.integer):
-        raise OptionError(f'shards must be a whole number or "auto", not {shards!r}.')
-    if not 1 <= shards <= units:
-        what = "rows" if units == source.num_rows else "groups"
-        raise OptionError(f"shards must lie between 1 and the number of {what}, {units}; {shards} was given.")
-    return int(shards)
 
 
 def _draws_per_shard(combiner: Combiner, draws: int, shares: np.ndarray) -> int:

@@ -25,7 +25,7 @@ from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
 from shardmc.posterior.loo import loo_of_model
 from shardmc.posterior.prediction import predict_by
-from shardmc.posterior.records import Plan, Regression, ShardTable
+from shardmc.posterior.records import Adjusted, Plan, Regression, ShardTable
 from shardmc.posterior.summary import summary_by_name, table_of_draws
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
 from shardmc.types import Data, Finding
@@ -73,6 +73,8 @@ class Posterior:
     certificate: Certificate | None = field(default=None, metadata=read_by(Certificate.from_dict))
     polished: Polished | None = field(default=None, metadata=read_by(Polished.from_dict))
     """What polishing did, where it was asked for."""
+    adjusted: Adjusted | None = field(default=None, metadata=read_by(Adjusted.from_dict))
+    """How the draws were adjusted after they were certified, with `robust` or `survey_weights`."""
     findings: tuple[Finding, ...] = field(default=(), metadata=read_by(_findings))
     notes: tuple[str, ...] = field(default=(), metadata=read_by(tuple))
     regression: Regression | None = field(default=None, metadata=read_by(Regression.from_dict))
@@ -130,8 +132,9 @@ class Posterior:
 
         `mean_error` is the certificate's estimate of the error of the mean, in posterior standard deviations.
         `sd_ratio` is its estimate of the draws' standard deviation divided by that of the posterior. Both refer to the
-        unconstrained coordinate, and are missing if a parameter has no coordinate of its own. Control characters in
-        names are written as escapes.
+        unconstrained coordinate, and are missing if a parameter has no coordinate of its own. If the draws were
+        adjusted (`robust`, `survey_weights`), both are about the draws before, whose sd is `sd_before`. Control
+        characters in names are written as escapes.
         """
         return summary_by_name(self, interval, interval_kind).rename(index=shown)
 
@@ -409,6 +412,7 @@ class Posterior:
 
     def __repr__(self) -> str:
         verdict = "not certified" if self.certificate is None else self.certificate.sentence
+        verdict += "" if self.adjusted is None else f" {self.adjusted.sentence}"
         names, count = ", ".join(map(shown, self.draws)), self.shards.num_shards
         shards = "1 shard" if count == 1 else f"{count} shards"
         source = f"{shards} of {self.plan.rows:,} rows"

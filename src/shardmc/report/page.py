@@ -256,7 +256,7 @@ def render(posterior: Posterior) -> str:
             total_passes=trimmed(sum(posterior.passes.values()), 3),
             plan=tables.plan_pairs(posterior),
             versions=tables.pairs(posterior.versions),
-            call=tables.call(posterior.plan, posterior.regression),
+            call=tables.call(posterior.plan, posterior.regression, posterior.adjusted),
             light=COLORS,
             dark=DARK,
         )
@@ -280,6 +280,7 @@ def repr_html(posterior: Posterior) -> str:
             headline=headline(posterior),
             what=_what(posterior),
             polished=posterior.polished,
+            adjusted=posterior.adjusted,
             summary=summary.part(0, _NOTEBOOK_ROWS),
             more=max(0, len(summary.rows) - _NOTEBOOK_ROWS),
             warnings=sum(f.level != "note" for f in posterior.findings),

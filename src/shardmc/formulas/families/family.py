@@ -47,6 +47,12 @@ class Moments:
         self.high = np.maximum(self.high, values.max(axis=0))
         self.count = total
 
+    def keep(self, columns: np.ndarray) -> Moments:
+        """The same of the columns that are True in a mask (column,)."""
+        if self.mean.ndim == 0:
+            return self
+        return Moments(self.count, *(a[columns] for a in (self.mean, self.squares, self.low, self.high)))
+
     @property
     def sd(self) -> np.ndarray:
         """Standard deviation (ddof 1)."""

@@ -8,9 +8,12 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from shardmc.errors import OptionError, RunError, unknown
-from shardmc.formulas.families.categorical import Bernoulli, Binomial, Ordinal
+from shardmc.formulas.families.counts import NegativeBinomial, Poisson
 from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
-from shardmc.formulas.families.numeric import Gamma, Gaussian, NegativeBinomial, Poisson, StudentT
+from shardmc.formulas.families.numeric import Gaussian, StudentT
+from shardmc.formulas.families.ordinal import Ordinal
+from shardmc.formulas.families.positive import Gamma
+from shardmc.formulas.families.successes import Bernoulli, Binomial
 
 __all__ = [
     "FAMILIES",

@@ -103,6 +103,11 @@ class ResponseSummary:
     def sd(self) -> float:
         return float(self.moments.sd)
 
+    @property
+    def log_rate(self) -> float:
+        """Logarithm of the mean response per unit of exposure."""
+        return float(np.log(self.mean * self.moments.count / self.exposure))
+
     def refuse_constant(self) -> None:
         if self.moments.low == self.moments.high:
             raise DataError(

@@ -44,6 +44,10 @@ def negative_binomial(y: np.ndarray, eta: np.ndarray, shape: float) -> np.ndarra
     return stats.nbinom.logpmf(y, shape, shape / (shape + np.exp(eta)))
 
 
+def cloglog(y: np.ndarray, eta: np.ndarray, trials: np.ndarray | int) -> np.ndarray:
+    return y * np.log(-np.expm1(-np.exp(eta))) - (trials - y) * np.exp(eta)
+
+
 def ordinal(y: np.ndarray, eta: np.ndarray) -> np.ndarray:
     points = np.concatenate([[-np.inf], CUTPOINTS, [np.inf]])
     k = y.astype(int)
@@ -96,6 +100,20 @@ CASES = {
         near(np.array([-4, -3, 0.2, 4.0])),
         {},
         lambda y, eta, a, n: special.log_ndtr((2 * y - 1) * eta),
+    ),
+    "bernoulli, cloglog": (
+        Bernoulli("cloglog"),
+        BINARY,
+        near(np.array([1.5, -30, 0.2, -9.0])),
+        {},
+        lambda y, eta, a, n: cloglog(y, eta, 1),
+    ),
+    "binomial, cloglog": (
+        Binomial("cloglog"),
+        np.array([0, 1, 2, 4, 25.0]),
+        near(np.array([-8, -2.4, -2.2, 0, 1])),
+        {},
+        lambda y, eta, a, n: cloglog(y, eta, n),
     ),
     "binomial": (
         Binomial(),
@@ -318,6 +336,7 @@ def test_families_by_name():
     assert named_family("negbinomial") == NegativeBinomial()
     assert named_family("normal") == named_family("gaussian")
     assert named_family("bernoulli(link=probit)") == Bernoulli("probit")
+    assert named_family("bernoulli(link=cloglog)") == Bernoulli("cloglog")
     assert named_family(StudentT(df=3.0)) == StudentT(df=3.0)
     for name in FAMILIES:
         family = named_family(name)
@@ -325,7 +344,7 @@ def test_families_by_name():
     with pytest.raises(OptionError, match=r"Unknown family 'poison'\. Did you mean 'poisson'"):
         named_family("poison")
     with pytest.raises(OptionError, match="link"):
-        named_family("bernoulli(link=cloglog)")
+        named_family("bernoulli(link=cauchit)")
     with pytest.raises(OptionError, match="no options"):
         named_family("poisson(df=3)")
 

@@ -14,13 +14,12 @@ from scipy import special
 from shardmc.errors import DataError
 from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
 from shardmc.formulas.families.special import (
+    FARTHEST,
     bounded_exp,
     stirling_remainder_by_steps,
     stirling_slope_by_steps,
 )
 from shardmc.formulas.priors import Prior, rounded
-
-_FARTHEST = 80.0  # exp of more overflows float32
 
 
 def _departure(eta: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -105,7 +104,7 @@ def _negative_binomial(eta: jax.Array, count: jax.Array, shape: jax.Array) -> ja
     """
     scale, departure = _departure(eta, count)
     excess = jnp.log1p(scale / (shape + scale) * jnp.expm1(departure))
-    lack = jnp.log1p(shape / (shape + scale) * jnp.expm1(jnp.minimum(-departure, _FARTHEST)))
+    lack = jnp.log1p(shape / (shape + scale) * jnp.expm1(jnp.minimum(-departure, FARTHEST)))
     spread = stirling_remainder_by_steps(count + shape) - stirling_remainder_by_steps(shape)
     is_zero = 1 - jnp.minimum(count, 1.0)
     rest = 0.5 * jnp.log1p(count / shape) + is_zero * (shape * jnp.log1p(1 / shape))

@@ -14,10 +14,12 @@ from scipy import special
 
 from shardmc.errors import DataError, unknown
 from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
+from shardmc.formulas.families.special import FARTHEST, bounded_exp
 from shardmc.formulas.priors import Prior, rounded
 
-Link = Literal["logit", "probit"]
-_LINKS = ("logit", "probit")
+Link = Literal["logit", "probit", "cloglog"]
+_LINKS = ("logit", "probit", "cloglog")
+_SMALL_HAZARD = 0.1
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,37 @@ class _Successes(Family):
         return apart & (lowest.count + highest.count == num_rows)
 
     def _probability(self, eta: np.ndarray) -> np.ndarray:
-        return special.expit(eta) if self.link == "logit" else special.ndtr(eta)
+        match self.link:
+            case "logit":
+                return special.expit(eta)
+            case "probit":
+                return special.ndtr(eta)
+        return -np.expm1(-bounded_exp(eta))
 
     def _intercept_prior(self, probability: float) -> Prior:
-        middle = special.logit(probability) if self.link == "logit" else special.ndtri(probability)
+        match self.link:
+            case "logit":
+                middle = special.logit(probability)
+            case "probit":
+                middle = special.ndtri(probability)
+            case _:
+                middle = np.log(-np.log1p(-probability))
         return Prior("normal", (rounded(float(middle)), 2.5))
+
+
+def _log_probabilities(eta: jax.Array, link: Link) -> tuple[jax.Array, jax.Array]:
+    """Log probabilities of a failure and of a success, for links other than logit.
+
+    With h = e^eta, the complementary log-log link has -h and log(1 - e^-h); for small h the latter is
+    eta - h / 2 + h^2 / 24.
+    """
+    if link == "probit":
+        return log_ndtr(-eta), log_ndtr(eta)
+    hazard = jnp.exp(jnp.minimum(eta, FARTHEST))
+    small = jnp.minimum(hazard, _SMALL_HAZARD)
+    large = jnp.maximum(hazard, _SMALL_HAZARD)
+    series = eta - small * (0.5 - small * (1 / 24 - small * small / 2880))
+    return -hazard, jnp.where(hazard < _SMALL_HAZARD, series, jnp.log(-jnp.expm1(-large)))
 
 
 def _binomial_logit(eta: jax.Array, successes: jax.Array, trials: jax.Array) -> jax.Array:
@@ -79,10 +107,10 @@ def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[
 @final
 @dataclass(frozen=True)
 class Bernoulli(_Successes):
-    """y is 1 with probability p, logit or probit of p is eta.
+    """y is 1 with probability p; logit, probit or log(-log(1 - p)) of p is eta.
 
-    The two outcomes are symmetric: with s = (2 y - 1) eta the log-likelihood is -log(1 + e^-s) for logit and
-    log Phi(s) for probit.
+    With logit and probit the two outcomes are symmetric: with s = (2 y - 1) eta the log-likelihood is -log(1 + e^-s)
+    for logit and log Phi(s) for probit.
     """
 
     name = "bernoulli"
@@ -92,6 +120,9 @@ class Bernoulli(_Successes):
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
+        if self.link == "cloglog":
+            failure, success = _log_probabilities(eta, self.link)
+            return jnp.where(response > 0.5, success, failure)
         return self._log_probability((2 * response - 1) * eta)
 
     def log_likelihood_of_rows(
@@ -101,6 +132,8 @@ class Bernoulli(_Successes):
         auxiliary: Auxiliary,
         trials: jax.Array | None,
     ) -> jax.Array:
+        if self.link == "cloglog":
+            return super().log_likelihood_of_rows(linear_predictor, response, auxiliary, trials)
         # The sign goes into the design matrix: once per row, not once per row and point.
         return self._log_probability(linear_predictor(2 * response - 1))
 
@@ -161,10 +194,10 @@ class Bernoulli(_Successes):
 @final
 @dataclass(frozen=True)
 class Binomial(_Successes):
-    """y successes in n trials, logit or probit of their probability is eta.
+    """y successes in n trials; logit, probit or log(-log(1 - p)) of their probability p is eta.
 
     Logit: y eta - n log(1 + e^eta), relative to the row's own share of successes, so that large counts keep their
-    digits. Probit: y log Phi(eta) + (n - y) log Phi(-eta).
+    digits. Other links: y log p + (n - y) log(1 - p).
     """
 
     name = "binomial"
@@ -176,7 +209,8 @@ class Binomial(_Successes):
         assert trials is not None
         if self.link == "logit":
             return _binomial_logit(eta, response, trials)
-        return response * log_ndtr(eta) + (trials - response) * log_ndtr(-eta)
+        failure, success = _log_probabilities(eta, self.link)
+        return response * success + (trials - response) * failure
 
     def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
         assert trials is not None

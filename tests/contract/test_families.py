@@ -15,16 +15,21 @@ from shardmc.formulas.design import Design
 from shardmc.formulas.families import (
     FAMILIES,
     Bernoulli,
+    Beta,
     Binomial,
     Family,
     Gamma,
     Gaussian,
+    InverseGaussian,
+    Lognormal,
     Moments,
     NegativeBinomial,
     Ordinal,
     Poisson,
     ResponseSummary,
     StudentT,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
     family_from_dict,
 )
 from shardmc.formulas.priors import Prior
@@ -44,7 +49,12 @@ FAMILY = {
     "binomial, cloglog": (Binomial("cloglog"), {}),
     "poisson": (Poisson(), {}),
     "negative_binomial": (NegativeBinomial(), {"shape": 2.0}),
+    "zero_inflated_poisson": (ZeroInflatedPoisson(), {"zi": 0.3}),
+    "zero_inflated_negative_binomial": (ZeroInflatedNegativeBinomial(), {"shape": 2.0, "zi": 0.3}),
     "gamma": (Gamma(), {"shape": 2.0}),
+    "lognormal": (Lognormal(), {"sigma": 0.7}),
+    "inverse_gaussian": (InverseGaussian(), {"shape": 2.0}),
+    "beta": (Beta(), {"kappa": 6.0}),
     "student_t": (StudentT(), {"sigma": 0.7, "nu": 5.0}),
     "student_t, df": (StudentT(df=5.0), {"sigma": 0.7}),
     "ordinal": (Ordinal(("low", "mid", "high", "top")), {"cutpoint": CUTPOINTS}),
@@ -72,7 +82,7 @@ def _first(per_draw):
 
 
 def summary_of(response, trials):
-    summary = ResponseSummary("y")
+    summary = ResponseSummary("y", with_logs=True)
     summary.add(response, trials, None)
     return summary
 
@@ -120,18 +130,30 @@ def test_simulated_responses_have_the_expected_mean_and_no_other(row):
     assert not is_mean(simulated(family, auxiliary, trials, eta=ETA + 0.3)[1])
 
 
+def inflated(probability, response, zi):
+    return np.log(zi * (response == 0) + (1 - zi) * probability)
+
+
 def test_likelihood_and_base_are_the_log_density(row):
     """Against SciPy's densities; without the base they differ, except where there is none."""
     family, auxiliary, trials = row
     response = simulated(family, auxiliary, trials)[0][0]
     sigma, shape = auxiliary.get("sigma"), auxiliary.get("shape")
     mean = family.mean(ETA[None], {k: np.atleast_2d(v) for k, v in auxiliary.items()}, trials)[0]
+    rate, zi = np.exp(ETA), auxiliary.get("zi")
     exact = {
         "gaussian": lambda: stats.norm.logpdf(response, ETA, sigma),
         "student_t": lambda: stats.t.logpdf(response, 5.0, ETA, sigma),
         "gamma": lambda: stats.gamma.logpdf(response, shape, scale=mean / shape),
         "poisson": lambda: stats.poisson.logpmf(response, mean),
         "negative_binomial": lambda: stats.nbinom.logpmf(response, shape, shape / (shape + mean)),
+        "zero_inflated_poisson": lambda: inflated(stats.poisson.pmf(response, rate), response, zi),
+        "zero_inflated_negative_binomial": lambda: inflated(
+            stats.nbinom.pmf(response, shape, shape / (shape + rate)), response, zi
+        ),
+        "lognormal": lambda: stats.lognorm.logpdf(response, sigma, scale=rate),
+        "inverse_gaussian": lambda: stats.invgauss.logpdf(response, rate / shape, scale=shape),
+        "beta": lambda: stats.beta.logpdf(response, 6.0 * mean, 6.0 * (1 - mean)),
         "bernoulli": lambda: stats.bernoulli.logpmf(response, mean),
         "binomial": lambda: stats.binom.logpmf(response, trials, mean / trials),
         "ordinal": lambda: np.log(mean[np.arange(ROWS), response.astype(int)]),
@@ -165,7 +187,8 @@ def test_priors_cover_its_parameters_and_it_survives_json(row):
     family, auxiliary, trials = row
     priors = family.default_priors(summary_of(simulated(*row)[0][0], trials))
     assert set(priors) == {family.location, *family.auxiliaries} == {family.location, *auxiliary}
-    assert all(priors[name].is_positive for name in family.auxiliaries)
+    for name, support in family.auxiliaries.items():
+        assert priors[name].is_positive if support == "positive" else priors[name].name == "beta"
     assert family_from_dict(json.loads(json.dumps(family.to_dict()))) == family
 
 

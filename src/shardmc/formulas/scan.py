@@ -59,7 +59,8 @@ def scan_table(
     response_levels: Sequence[Level] | None,
 ) -> TableSummary:
     """Read the columns of a formula once, piece by piece."""
-    result = TableSummary(response=ResponseSummary(roles.response.text))
+    response = ResponseSummary(roles.response.text, with_logs=family.summarises_logs)
+    result = TableSummary(response=response)
     wanted = spread_positions(source.num_rows, SAMPLE, seed=0)
     texts: dict[str, set[str]] = {name: set() for name, kind in kinds.items() if kind == "text"}
     values: dict[str, set[Level]] = {}

@@ -8,20 +8,29 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from shardmc.errors import OptionError, RunError, unknown
-from shardmc.formulas.families.counts import NegativeBinomial, Poisson
+from shardmc.formulas.families.counts import (
+    NegativeBinomial,
+    Poisson,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
+)
 from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
 from shardmc.formulas.families.numeric import Gaussian, StudentT
 from shardmc.formulas.families.ordinal import Ordinal
-from shardmc.formulas.families.positive import Gamma
+from shardmc.formulas.families.positive import Gamma, InverseGaussian, Lognormal
+from shardmc.formulas.families.proportions import Beta
 from shardmc.formulas.families.successes import Bernoulli, Binomial
 
 __all__ = [
     "FAMILIES",
     "Bernoulli",
+    "Beta",
     "Binomial",
     "Family",
     "Gamma",
     "Gaussian",
+    "InverseGaussian",
+    "Lognormal",
     "Moments",
     "NegativeBinomial",
     "Ordinal",
@@ -29,6 +38,8 @@ __all__ = [
     "ResponseSummary",
     "Statistic",
     "StudentT",
+    "ZeroInflatedNegativeBinomial",
+    "ZeroInflatedPoisson",
     "families_with",
     "family_from_dict",
     "named_family",
@@ -40,7 +51,12 @@ _ALL: tuple[type[Family], ...] = (
     Binomial,
     Poisson,
     NegativeBinomial,
+    ZeroInflatedPoisson,
+    ZeroInflatedNegativeBinomial,
     Gamma,
+    Lognormal,
+    InverseGaussian,
+    Beta,
     StudentT,
     Ordinal,
 )
@@ -59,6 +75,14 @@ _OTHER_NAMES = {
     "student": "student_t",
     "t": "student_t",
     "cumulative": "ordinal",
+    "zip": "zero_inflated_poisson",
+    "zinb": "zero_inflated_negative_binomial",
+    "zero_inflated_negbinomial": "zero_inflated_negative_binomial",
+    "inverse.gaussian": "inverse_gaussian",
+    "inversegaussian": "inverse_gaussian",
+    "gaussian_inverse": "inverse_gaussian",
+    "wald": "inverse_gaussian",
+    "log_normal": "lognormal",
 }
 """What other programs call these families."""
 
@@ -66,8 +90,8 @@ _OTHER_NAMES = {
 def families_with(feature: Literal["takes_exposure", "takes_trials", "takes_levels"]) -> str:
     """Names of the families that have a feature, for messages.
 
-    >>> families_with("takes_exposure")
-    "'poisson', 'negative_binomial', 'gamma'"
+    >>> families_with("takes_trials")
+    "'binomial'"
     """
     return ", ".join(repr(name) for name, kind in _KINDS.items() if getattr(kind, feature))
 
@@ -86,7 +110,7 @@ def named_family(given: str | Family) -> Family:
     """
     if isinstance(given, Family):
         return given
-    match = re.fullmatch(r"\s*([\w-]+)\s*(?:\(([^()]*)\))?\s*", given) if isinstance(given, str) else None
+    match = re.fullmatch(r"\s*([\w.-]+)\s*(?:\(([^()]*)\))?\s*", given) if isinstance(given, str) else None
     if match is None:
         raise unknown("family", given, FAMILIES)
     name = match[1].lower().replace("-", "_")

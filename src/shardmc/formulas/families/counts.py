@@ -1,7 +1,8 @@
-"""Counts: Poisson and negative binomial."""
+"""Counts: Poisson and negative binomial, with and without more zeros than these have."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -154,6 +155,102 @@ class NegativeBinomial(_Counts):
     ) -> np.ndarray:
         shape = np.broadcast_to(auxiliary["shape"], eta.shape)
         return _poisson(rng, rng.gamma(shape, bounded_exp(eta) / shape))
+
+
+class _ZeroInflated(_Counts):
+    """Counts that are 0 with probability zi, and else follow another distribution of counts.
+
+    With m = log P(0) of that distribution, log P(0) is log(1 - zi) + log(zi / (1 - zi) + e^m).
+    """
+
+    @property
+    def auxiliaries(self) -> Mapping[str, Any]:
+        return {"zi": "unit_interval"}
+
+    def _inflated(
+        self, positive: jax.Array, log_zero: jax.Array, count: jax.Array, zi: jax.Array
+    ) -> jax.Array:
+        """The log-likelihood, from that of positive counts and the log probability of 0 without inflation."""
+        log_other = jnp.log1p(-zi)
+        zero = jnp.logaddexp(jnp.log(zi) - log_other, log_zero)
+        return log_other + jnp.where(count > 0, positive, zero)
+
+    def refuse(self, response: ResponseSummary) -> None:
+        super().refuse(response)
+        if not response.zero:
+            raise DataError(
+                f"The response {response.name!r} is 0 in no row, so family {self.name!r} has no zeros to explain; take "
+                f"family {self.name.removeprefix('zero_inflated_')!r}."
+            )
+
+    def start(self, response: ResponseSummary) -> dict[str, Any]:
+        return {"zi": min(max(0.5 * response.zero / response.moments.count, 0.01), 0.99)}
+
+    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+        return (1 - auxiliary["zi"]) * bounded_exp(eta)
+
+    def simulate(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+    ) -> np.ndarray:
+        counted = rng.uniform(size=eta.shape) >= auxiliary["zi"]
+        return counted * self._simulate_counted(rng, eta, auxiliary)
+
+    @abstractmethod
+    def _simulate_counted(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary
+    ) -> np.ndarray:
+        """Counts of the distribution without inflation."""
+
+
+@final
+@dataclass(frozen=True)
+class ZeroInflatedPoisson(_ZeroInflated):
+    """y is 0 with probability zi, and else y ~ Poisson(exp(eta))."""
+
+    name = "zero_inflated_poisson"
+
+    def log_likelihood(
+        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
+    ) -> jax.Array:
+        eta = jnp.minimum(eta, FARTHEST)
+        positive = Poisson().log_likelihood(eta, response, {}, None)
+        return self._inflated(positive, -jnp.exp(eta), response, auxiliary["zi"])
+
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        return Poisson().default_priors(response) | {"zi": Prior("beta", (1.0, 1.0))}
+
+    def _simulate_counted(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary
+    ) -> np.ndarray:
+        return Poisson().simulate(rng, eta, auxiliary, None)
+
+
+@final
+@dataclass(frozen=True)
+class ZeroInflatedNegativeBinomial(_ZeroInflated):
+    """y is 0 with probability zi, and else negative binomial with mean mu = exp(eta) and variance mu + mu^2 / shape."""
+
+    name = "zero_inflated_negative_binomial"
+
+    @property
+    def auxiliaries(self) -> Mapping[str, Any]:
+        return NegativeBinomial().auxiliaries | super().auxiliaries
+
+    def log_likelihood(
+        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
+    ) -> jax.Array:
+        eta, shape = jnp.minimum(eta, FARTHEST), auxiliary["shape"]
+        log_zero = -shape * jnp.log1p(jnp.exp(eta) / shape)
+        positive = _negative_binomial(eta, response, shape)
+        return self._inflated(positive, log_zero, response, auxiliary["zi"])
+
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        return NegativeBinomial().default_priors(response) | {"zi": Prior("beta", (1.0, 1.0))}
+
+    def _simulate_counted(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary
+    ) -> np.ndarray:
+        return NegativeBinomial().simulate(rng, eta, auxiliary, None)
 
 
 def _poisson(rng: np.random.Generator, rate: np.ndarray) -> np.ndarray:

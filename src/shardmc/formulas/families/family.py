@@ -70,6 +70,9 @@ class ResponseSummary:
     trials: float = 0.0
     exposure: float = 0.0
     """Sum of exp(offset); the number of rows if there is no offset."""
+    with_logs: bool = False
+    logs: Moments = field(default_factory=Moments)
+    """Moments of log y less the offset, over positive values, if asked for."""
 
     def add(self, response: np.ndarray, trials: np.ndarray | None, offset: np.ndarray | None) -> None:
         """Add rows; trials and offset have one entry for each."""
@@ -83,6 +86,9 @@ class ResponseSummary:
         if trials is not None:
             self.above_trials += int((response > trials).sum())
             self.trials += float(trials.sum())
+        if self.with_logs:
+            positive = response > 0
+            self.logs.add(np.log(response[positive]) - (0.0 if offset is None else offset[positive]))
         self.exposure += float(np.exp(offset).sum()) if offset is not None else len(response)
         self._count(response)
 
@@ -150,6 +156,8 @@ class Family(ABC):
     """The parameter that moves the linear predictor of all rows."""
     location_is_auxiliary: ClassVar[bool] = False
     """Whether the location is a parameter of the family, always there, and not a term of the linear predictor."""
+    summarises_logs: ClassVar[bool] = False
+    """Whether default priors are those of the response's logarithm, whose moments must be known."""
     mean_is_probability: ClassVar[bool] = False
     """Whether the expected response is a probability, or one for each level."""
 

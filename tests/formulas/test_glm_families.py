@@ -21,6 +21,7 @@ from shardmc.formulas.families import (
     Poisson,
     ResponseSummary,
     StudentT,
+    Weibull,
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
     family_from_dict,
@@ -59,6 +60,12 @@ def inflated(log_probability: np.ndarray, y: np.ndarray, zi: float) -> np.ndarra
         np.logaddexp(np.log(zi), np.log1p(-zi) + log_probability),
         np.log1p(-zi) + log_probability,
     )
+
+
+def weibull(y: np.ndarray, eta: np.ndarray, shape: float) -> np.ndarray:
+    """Every second time is censored, as in `encoded_by`."""
+    found = stats.weibull_min(shape, scale=np.exp(eta) / special.gamma(1 + 1 / shape))
+    return np.where(np.arange(len(y)) % 2 == 0, found.logpdf(y), found.logsf(y))
 
 
 def beta(y: np.ndarray, eta: np.ndarray, kappa: float) -> np.ndarray:
@@ -231,6 +238,20 @@ CASES = {
         {"shape": 2.2},
         lambda y, eta, a, n: stats.invgauss.logpdf(y, np.exp(eta) / a["shape"], scale=a["shape"]),
     ),
+    "weibull": (
+        Weibull(),
+        AMOUNTS,
+        near(np.log(AMOUNTS)),
+        {"shape": 1.7},
+        lambda y, eta, a, n: weibull(y, eta, a["shape"]),
+    ),
+    "weibull, slow": (
+        Weibull(),
+        AMOUNTS,
+        near(np.log(AMOUNTS)),
+        {"shape": 0.3},
+        lambda y, eta, a, n: weibull(y, eta, a["shape"]),
+    ),
     "beta": (
         Beta(),
         SHARES,
@@ -262,10 +283,17 @@ CASES = {
 }
 
 
+def encoded_by(family, y):
+    """The response as rows hold it; of families that take censoring, every second one is censored."""
+    encoded = family.encode(y)
+    if family.takes_censoring:
+        encoded = np.stack([encoded, np.arange(len(y)) % 2 == 0], axis=1)
+    return jnp.asarray(encoded if encoded.dtype.kind == "i" else encoded.astype(np.float32))
+
+
 def evaluate(family, y, eta, auxiliary, trials):
     """Log-likelihoods in float32, (point, row)."""
-    encoded = family.encode(y)
-    response = jnp.asarray(encoded if encoded.dtype.kind == "i" else encoded.astype(np.float32))
+    response = encoded_by(family, y)
     auxiliary = {name: jnp.asarray(value, jnp.float32) for name, value in auxiliary.items()}
     count = None if trials is None else jnp.asarray(trials, jnp.float32)
 
@@ -302,6 +330,7 @@ def test_log_likelihood_is_the_reference_up_to_a_constant_of_each_row(case):
         "zero_inflated_negative_binomial",
         "lognormal",
         "inverse_gaussian",
+        "weibull",
         "beta",
     ],
 )
@@ -330,8 +359,7 @@ def test_the_naive_poisson_fails_where_ours_holds():
 def test_gradients_and_curvatures_are_finite(case):
     family, y, eta, auxiliary, _ = CASES[case]
     trials = jnp.asarray(TRIALS[: len(y)], jnp.float32) if family.takes_trials else None
-    encoded = family.encode(y)
-    response = jnp.asarray(encoded if encoded.dtype.kind == "i" else encoded.astype(np.float32))
+    response = encoded_by(family, y)
 
     def total(parameters):
         return family.log_likelihood(parameters["eta"], response, parameters, trials).sum()

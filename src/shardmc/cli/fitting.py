@@ -14,7 +14,9 @@ Formula = Annotated[
 FamilyName = Annotated[
     str,
     typer.Option(
-        help="gaussian, bernoulli, binomial, poisson, negative_binomial, gamma, student_t or ordinal."
+        help="gaussian, bernoulli, binomial, poisson, negative_binomial, zero_inflated_poisson, "
+        "zero_inflated_negative_binomial, gamma, lognormal, inverse_gaussian, weibull, beta, student_t or ordinal. "
+        "A link goes in brackets: bernoulli(link=cloglog)."
     ),
 ]
 Out = Annotated[Path, typer.Option(help="The run folder. A run that was stopped is resumed.")]
@@ -31,6 +33,10 @@ Exposure = Annotated[
 ]
 Trials = Annotated[
     str | None, typer.Option(help="Number of trials of family binomial: a column or a number.")
+]
+Censored = Annotated[
+    str | None,
+    typer.Option(help="A column that is 1 where the time of family weibull is right-censored, else 0."),
 ]
 Keep = Annotated[
     float | None,
@@ -114,6 +120,7 @@ def fit(
     offset: Offset = None,
     exposure: Exposure = None,
     trials: Trials = None,
+    censored: Censored = None,
     keep: Keep = None,
     weights: Weights = None,
     stratify: Strata = None,
@@ -160,6 +167,7 @@ def fit(
             offset=offset,
             exposure=exposure,
             trials=_number_or_name(trials),
+            censored=censored,
             drop_missing=drop_missing,
             shards=_shards(shards),
             draws=draws,

@@ -107,7 +107,7 @@ class Design:
     roles: Roles
     family: Family
     kinds: Mapping[str, Kind]
-    """What each column holds: those of response, offset, exposure and trials, and those of the predictors."""
+    """What each column holds: those of response, offset, exposure, trials and censored, and those of the predictors."""
     scaling: Scaling
     priors: Mapping[str, Prior]
     num_rows: int
@@ -155,6 +155,9 @@ class Design:
         )
         if self.family.location_scale:
             response = (response - self.scaling.response_shift) / self.scaling.response_scale
+        if self.family.takes_censoring:
+            seen = 1 - self.roles.censored_values(chunk, len(response))
+            response = np.stack([response, seen], axis=1)
         rows = {"response": response if response.dtype.kind == "i" else response.astype(real)}
         if self.names:
             scaled = (self.encoder.matrix(chunk) - self.scaling.shifts) / self.scaling.sds

@@ -1,4 +1,4 @@
-"""A parsed formula (response, terms, expressions), and the other columns: offset, exposure, trials."""
+"""A parsed formula (response, terms, expressions), and the other columns: offset, exposure, trials, censored."""
 
 from __future__ import annotations
 
@@ -237,6 +237,7 @@ class Roles:
     offset: Expression | None = None
     exposure: Expression | None = None
     trials: Expression | int | None = None
+    censored: Expression | None = None
 
     @staticmethod
     def of(
@@ -246,6 +247,7 @@ class Roles:
         offset: str | None,
         exposure: str | None,
         trials: str | int | None,
+        censored: str | None,
     ) -> Roles:
         """From the user's options: names of columns, expressions, or a number of trials."""
         if exposure is not None and not family.takes_exposure:
@@ -262,6 +264,10 @@ class Roles:
             raise OptionError(
                 f"trials belongs to family {families_with('takes_trials')}, not to {family.name!r}."
             )
+        if censored is not None and not family.takes_censoring:
+            raise OptionError(
+                f"censored belongs to family {families_with('takes_censoring')}, not to {family.name!r}."
+            )
         is_number = isinstance(trials, int | np.integer)
         if is_number and trials < 1:
             raise OptionError(
@@ -272,6 +278,7 @@ class Roles:
             _expression("offset", offset, columns),
             _expression("exposure", exposure, columns),
             int(trials) if is_number else _expression("trials", trials, columns),
+            _expression("censored", censored, columns),
         )
 
     @property
@@ -282,11 +289,12 @@ class Roles:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        every = (self.response, *self.besides_response.values())
+        every = (self.response, *self.besides_response.values(), *([self.censored] if self.censored else []))
         return tuple(dict.fromkeys(name for expression in every for name in expression.columns))
 
     def check_columns(self, kinds: Mapping[str, Kind]) -> None:
-        for role, expression in self.besides_response.items():
+        censored = {} if self.censored is None else {"censored": self.censored}
+        for role, expression in (self.besides_response | censored).items():
             check_columns(expression, kinds)
             name = expression.column or expression.text
             if kinds.get(name) == "text":
@@ -332,6 +340,19 @@ class Roles:
             return np.full(count, float(self.trials))
         return self.trials.values(chunk).astype(np.float64)
 
+    def censored_values(self, chunk: Chunk, count: int) -> np.ndarray:
+        """Whether each row's response is censored, as 0 or 1."""
+        if self.censored is None:
+            return np.zeros(count)
+        values = self.censored.values(chunk).astype(np.float64)
+        bad = values[(values != 0) & (values != 1)]
+        if len(bad):
+            raise DataError(
+                f"The column of censored={self.censored.text!r} must be 1 (or true) where the response is censored and "
+                f"0 where it is not, but it is {bad[0]:g} in {len(bad)} rows."
+            )
+        return values
+
     def refuse(self, chunk: Chunk, count: int) -> None:
         """Refuse impossible exposures, offsets and trials, with the number of rows that have them."""
         if self.exposure is not None:
@@ -357,6 +378,8 @@ class Roles:
 
     def to_dict(self) -> dict[str, Any]:
         texts = {role: expression.text for role, expression in self.besides_response.items()}
+        if self.censored is not None:
+            texts["censored"] = self.censored.text
         return {"response": self.response.text, "trials": self.trials} | texts
 
     @staticmethod
@@ -367,6 +390,7 @@ class Roles:
             _expression("offset", stored.get("offset")),
             _expression("exposure", stored.get("exposure")),
             trials if isinstance(trials, int) else _expression("trials", trials),
+            _expression("censored", stored.get("censored")),
         )
 
 

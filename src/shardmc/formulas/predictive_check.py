@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from shardmc.data import as_source
 from shardmc.data.table import spread_positions
+from shardmc.errors import OptionError
 from shardmc.formulas.chunk import Chunk, refuse_unknown
 from shardmc.formulas.families import Statistic
 from shardmc.formulas.predict import Predictor
@@ -58,6 +59,11 @@ def posterior_predictive_check(
     import pandas as pd
 
     predictor = Predictor.of(posterior, draws)
+    if predictor.design.roles.censored is not None:
+        raise OptionError(
+            "A predictive check compares simulated responses with observed ones, and censored times are not observed: "
+            "it is not available with censored=."
+        )
     chunk = _sampled(predictor, rows, sample, seed)
     count = len(next(iter(chunk.values())))
     design, family = predictor.design, predictor.design.family

@@ -66,6 +66,7 @@ def prepare(
     offset: str | None,
     exposure: str | None,
     trials: str | int | None,
+    censored: str | None = None,
     drop_missing: bool,
     taken: Sequence[str] = (),
 ) -> Prepared:
@@ -80,9 +81,13 @@ def prepare(
     text, group_terms = split_formula(text)
     grouping = list(dict.fromkeys(name for term in group_terms for name in term.columns))
     taken = [*taken, *grouping]
-    named = [name for name in (offset, exposure, trials, *taken) if isinstance(name, str) and name in columns]
+    named = [
+        name
+        for name in (offset, exposure, trials, censored, *taken)
+        if isinstance(name, str) and name in columns
+    ]
     formula = Formula.parse(text, columns, named)
-    roles = Roles.of(formula.response, family, columns, offset, exposure, trials)
+    roles = Roles.of(formula.response, family, columns, offset, exposure, trials, censored)
     varying = [Formula.parse(f"{formula.response.text} ~ {term.effects}", columns) for term in group_terms]
     used = list(dict.fromkeys([*roles.columns, *formula.columns, *(n for f in varying for n in f.columns)]))
     refuse_unknown([*used, *grouping], source)
@@ -255,6 +260,7 @@ def glm(
     offset: str | None = None,
     exposure: str | None = None,
     trials: str | int | None = None,
+    censored: str | None = None,
     drop_missing: bool = False,
     **fit_options: Any,
 ) -> Posterior:
@@ -271,9 +277,10 @@ def glm(
         A pandas, polars or Arrow table, a dictionary of arrays, or the path of a Parquet file or folder, or of a CSV
         file.
     family
-        "gaussian", "bernoulli" ("bernoulli(link=probit)"), "binomial", "poisson", "negative_binomial", "gamma",
-        "student_t" ("student_t(df=4)"), "ordinal", or a `Family`. Names of other programs, such as "normal" and
-        "negbinomial", are known too.
+        "gaussian", "bernoulli" ("bernoulli(link=probit)"), "binomial", "poisson", "negative_binomial",
+        "zero_inflated_poisson", "zero_inflated_negative_binomial", "gamma", "lognormal", "inverse_gaussian",
+        "weibull", "beta", "student_t" ("student_t(df=4)"), "ordinal", or a `Family`. Names of other programs, such as
+        "normal" and "negbinomial", are known too.
     priors
         Name of a coefficient or term, "coefficients", "Intercept", "sigma", ... -> "normal(0, 1)" and the like, in the
         columns' own units. The intercept's is for all predictors at their means. Of group terms: the sds of effects,
@@ -285,6 +292,9 @@ def glm(
         A column, or an expression of columns, to whose value the expected response is proportional (log link).
     trials
         The number of trials of each row of family "binomial": a column or a whole number.
+    censored
+        A column of 0 and 1, or true and false, for family "weibull": 1 where the event had not happened yet, so that
+        the time is only known to be longer (right censoring).
     drop_missing
         Whether rows with missing values in the formula's columns are left out; otherwise they are refused.
     **fit_options
@@ -309,7 +319,16 @@ def glm(
     """
     weights, strata = fit_options.get("weights"), fit_options.get("stratify")
     regression = _Formula(
-        formula, named_family(family), priors, offset, exposure, trials, drop_missing, weights, strata
+        formula,
+        named_family(family),
+        priors,
+        offset,
+        exposure,
+        trials,
+        censored,
+        drop_missing,
+        weights,
+        strata,
     )
     return fit(regression, data, **fit_options)
 
@@ -326,12 +345,13 @@ class _Formula:
         offset: str | None,
         exposure: str | None,
         trials: str | int | None,
+        censored: str | None,
         drop_missing: bool,
         weights: Any,
         strata: Any,
     ) -> None:
         self._text, self._family, self._priors = text, family, priors
-        self._roles = {"offset": offset, "exposure": exposure, "trials": trials}
+        self._roles = {"offset": offset, "exposure": exposure, "trials": trials, "censored": censored}
         self._drop_missing = drop_missing
         self._rowwise = {"weights": weights, "stratify": strata}
         self._prepared: Prepared | None = None

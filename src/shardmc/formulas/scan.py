@@ -124,6 +124,7 @@ def _scan_response(
             f"{response[bad][0]}; drop those rows."
         )
     offset = None if family.location_scale else roles.offset_values(chunk)
+    result.response.censored += int(roles.censored_values(chunk, count).sum())
     result.response.add(response, roles.trial_values(chunk, count), offset)
 
 

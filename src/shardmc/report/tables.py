@@ -268,7 +268,11 @@ def _arguments(regression: Regression) -> list[str]:
         repr(regression.formula),
         "data",
         f"family={family!r}",
-        *[f"{role}={roles[role]!r}" for role in ("offset", "exposure", "trials") if roles.get(role)],
+        *[
+            f"{role}={roles[role]!r}"
+            for role in ("offset", "exposure", "trials", "censored")
+            if roles.get(role)
+        ],
         *["drop_missing=True"] * bool(regression.dropped_rows),
         "priors=posterior.regression.priors",
     ]

@@ -20,6 +20,7 @@ from shardmc.formulas.families.ordinal import Ordinal
 from shardmc.formulas.families.positive import Gamma, InverseGaussian, Lognormal
 from shardmc.formulas.families.proportions import Beta
 from shardmc.formulas.families.successes import Bernoulli, Binomial
+from shardmc.formulas.families.survival import Weibull
 
 __all__ = [
     "FAMILIES",
@@ -38,6 +39,7 @@ __all__ = [
     "ResponseSummary",
     "Statistic",
     "StudentT",
+    "Weibull",
     "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",
     "families_with",
@@ -56,6 +58,7 @@ _ALL: tuple[type[Family], ...] = (
     Gamma,
     Lognormal,
     InverseGaussian,
+    Weibull,
     Beta,
     StudentT,
     Ordinal,
@@ -87,7 +90,9 @@ _OTHER_NAMES = {
 """What other programs call these families."""
 
 
-def families_with(feature: Literal["takes_exposure", "takes_trials", "takes_levels"]) -> str:
+def families_with(
+    feature: Literal["takes_exposure", "takes_trials", "takes_levels", "takes_censoring"],
+) -> str:
     """Names of the families that have a feature, for messages.
 
     >>> families_with("takes_trials")

@@ -67,6 +67,7 @@ class ResponseSummary:
     negative: int = 0
     zero: int = 0
     above_trials: int = 0
+    censored: int = 0
     trials: float = 0.0
     exposure: float = 0.0
     """Sum of exp(offset); the number of rows if there is no offset."""
@@ -150,6 +151,8 @@ class Family(ABC):
     """Whether the sd of effects of groups can be learned if every group has one row."""
     takes_trials: ClassVar[bool] = False
     takes_exposure: ClassVar[bool] = False
+    takes_censoring: ClassVar[bool] = False
+    """Whether the response may be censored; then rows hold it with a second column, 1 for an observed event."""
     takes_levels: ClassVar[bool] = False
     """Whether the response is one of a few ordered levels."""
     location: ClassVar[str] = "Intercept"

@@ -217,14 +217,13 @@ def test_a_level_without_a_success_or_count_is_found(row):
     extremes = family.extremes(response, trials)
     if extremes is None:
         return
-    low, high = extremes
     rng = np.random.default_rng(1)
-    level = low & (rng.uniform(size=ROWS) < 0.5)
+    level = extremes[0] & (rng.uniform(size=ROWS) < 0.5)
     matrix = np.column_stack([level.astype(float), rng.normal(size=ROWS)])
-    lowest, highest = Moments(), Moments()
-    lowest.add(matrix[low])
-    highest.add(matrix[high])
-    assert family.separates(lowest, highest, ROWS).tolist() == [True, False]
+    parts = [Moments() for _ in extremes]
+    for part, chosen in zip(parts, extremes, strict=True):
+        part.add(matrix[chosen])
+    assert family.separates(parts, ROWS).tolist() == [True, False]
 
 
 @dataclass(frozen=True)

@@ -255,6 +255,11 @@ class Roles:
                 f"exposure belongs to families with a log link ({families_with('takes_exposure')}), not to "
                 f"{family.name!r}."
             )
+        if offset is not None and family.several_predictors:
+            raise OptionError(
+                f"Family {family.name!r} has a linear predictor for each level, so an offset could belong to any of "
+                "them; leave it out."
+            )
         if family.takes_trials and trials is None:
             raise OptionError(
                 f"Family {family.name!r} needs the number of trials: give trials= a column's name or a whole number. "

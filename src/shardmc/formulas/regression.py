@@ -79,6 +79,11 @@ def prepare(
     """
     columns = source.column_names
     text, group_terms = split_formula(text)
+    if group_terms and family.several_predictors:
+        raise ModelError(
+            f"Family {family.name!r} has a linear predictor for each level, and takes no group terms such as (1 | g); "
+            "leave them out, or fit one level against another with family 'bernoulli'."
+        )
     grouping = list(dict.fromkeys(name for term in group_terms for name in term.columns))
     taken = [*taken, *grouping]
     named = [
@@ -101,7 +106,7 @@ def prepare(
     found = scan_table(source, formula, roles, kinds, family=family, ordered=ordered, response_levels=levels)
     family, response = family.with_levels(levels, found.response)
     family.refuse(response)
-    encoder = _encoder(formula, kinds, found, source.num_rows)
+    encoder = _encoder(formula, kinds, found, source.num_rows, max(1, len(family.equations)))
     if 2 * len(encoder.names) > source.num_rows:
         raise ModelError(
             f"The formula makes {len(encoder.names)} columns for {source.num_rows} rows; there must be far more rows. "
@@ -137,14 +142,14 @@ def prepare(
     scale = family.coefficient_scale(response)
     of_groups = {name: prior for factor in factors for name, prior in default_priors(factor, scale).items()}
     chosen = choose_priors(
-        priors, family, response, design.names, _terms(design), scaling.sds, has_location, of_groups
+        priors, family, response, design.names, _terms(design), _sds(design), has_location, of_groups
     )
     design = replace(design, priors=chosen)
     read = list(dict.fromkeys([*design.columns, *grouping]))
     rows = source.transform(design.rows, read, design.label)
     if design.unit is not None:
         rows = GroupedSource(rows, UNIT, design.unit.counts)
-    separating = tuple(summary.separating(design.names, family))
+    separating = tuple(summary.separating(design.column_names, family))
     return Prepared(design, rows, response, separating, before - source.num_rows, findings)
 
 
@@ -188,9 +193,14 @@ def _varying(
     return Varying(encoder, formula.has_intercept, np.atleast_1d(summary.moments.sd), term.correlated)
 
 
-def _encoder(formula: Formula, kinds: Mapping[str, Kind], found: TableSummary, num_rows: int) -> Encoder:
+def _encoder(
+    formula: Formula, kinds: Mapping[str, Kind], found: TableSummary, num_rows: int, num_predictors: int = 1
+) -> Encoder:
     made = _num_columns(formula, found)
-    refuse_above("coefficients", made, f"The formula makes about {made:,} columns", ModelError)
+    each = f" for each of {num_predictors} linear predictors" if num_predictors > 1 else ""
+    refuse_above(
+        "coefficients", made * num_predictors, f"The formula makes about {made:,} columns{each}", ModelError
+    )
     inside: dict[str, Kind] = {name: kinds[name] for name in formula.columns}
     levels = {name: found.levels[name] for name, kind in kinds.items() if kind == "text"}
     assert found.sample is not None
@@ -230,15 +240,25 @@ def _scaling(
     return Scaling(means, size, shifts, response.mean if is_far else 0.0, response.sd)
 
 
+def _sds(design: Design) -> np.ndarray:
+    """The standard deviation of each coefficient's column."""
+    return np.repeat(design.scaling.sds, max(1, len(design.family.equations)))
+
+
 def _terms(design: Design) -> dict[str, list[str]]:
     """Coefficients of each term that has more than one, or whose name differs from its column's."""
     terms: dict[str, list[str]] = {}
-    for name in design.names:
-        if name in design.encoder.formula.columns:
+    each = max(1, len(design.family.equations))
+    for number, column in enumerate(design.column_names):
+        names = list(design.names[number * each : (number + 1) * each])
+        if each > 1:
+            terms.setdefault(column, names)
+        if column in design.encoder.formula.columns:
             continue  # the name of a column may contain anything
         # 'C(region)[T.b]' belongs to the term 'C(region)', 'C(a)[T.b]:x' to 'C(a):x'.
-        term = ":".join(part.rpartition("[")[0] or part for part in name.split(":"))
-        terms.setdefault(term, []).append(name)
+        term = ":".join(part.rpartition("[")[0] or part for part in column.split(":"))
+        if term != column or each == 1:
+            terms.setdefault(term, []).extend(names)
     return {term: names for term, names in terms.items() if names != [term]}
 
 

@@ -204,13 +204,12 @@ _DEPENDENT = 1e-6
 @final
 @dataclass
 class DesignSummary:
-    """Moments of the design matrix's columns in all rows, and in those with the lowest and the highest response."""
+    """Moments of the design matrix's columns in all rows, and in parts of them that no column may separate."""
 
     moments: Moments = field(default_factory=Moments)
     products: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     """Inner products of the columns about their means, (column, column)."""
-    lowest: Moments = field(default_factory=Moments)
-    highest: Moments = field(default_factory=Moments)
+    parts: tuple[Moments, ...] = ()
     not_finite: np.ndarray | int = 0
 
     def add(self, matrix: np.ndarray) -> None:
@@ -223,10 +222,10 @@ class DesignSummary:
         self.moments.add(matrix)
 
     def separating(self, names: Sequence[str], family: Family) -> list[str]:
-        """Columns that separate the lowest responses from the highest, so that their coefficient has no estimate."""
-        if not (self.lowest.count and self.highest.count and names):
+        """Columns that separate parts of the responses, so that their coefficient has no estimate."""
+        if not (self.parts and names and all(part.count for part in self.parts)):
             return []
-        found = family.separates(self.lowest, self.highest, self.moments.count)
+        found = family.separates(self.parts, self.moments.count)
         return [name for name, is_separated in zip(names, found, strict=True) if is_separated]
 
 
@@ -246,8 +245,9 @@ def scan_design(
         response = roles.response_values(chunk, family.levels_of_response)
         extremes = family.extremes(response, roles.trial_values(chunk, len(response)))
         if extremes is not None:
-            result.lowest.add(matrix[extremes[0]])
-            result.highest.add(matrix[extremes[1]])
+            result.parts = result.parts or tuple(Moments() for _ in extremes)
+            for part, chosen in zip(result.parts, extremes, strict=True):
+                part.add(matrix[chosen])
     if np.any(result.not_finite):
         _refuse_not_finite(np.asarray(result.not_finite), encoder.names)
     return result

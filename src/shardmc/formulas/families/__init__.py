@@ -14,7 +14,7 @@ from shardmc.formulas.families.counts import (
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
-from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
+from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic, share_of
 from shardmc.formulas.families.numeric import Gaussian, StudentT
 from shardmc.formulas.families.ordinal import Ordinal
 from shardmc.formulas.families.positive import Gamma, InverseGaussian, Lognormal
@@ -45,6 +45,7 @@ __all__ = [
     "families_with",
     "family_from_dict",
     "named_family",
+    "share_of",
 ]
 
 _ALL: tuple[type[Family], ...] = (

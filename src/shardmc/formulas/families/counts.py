@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -55,7 +55,8 @@ class _Counts(Family):
     def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         return response == 0, response != 0
 
-    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
+    def separates(self, parts: Sequence[Moments], num_rows: int) -> np.ndarray:
+        lowest, highest = parts
         # Counts have no highest value: a predictor separates if it is constant, at an end of its range, where they
         # are positive.
         at_end = (highest.low == lowest.low) | (highest.high == lowest.high)

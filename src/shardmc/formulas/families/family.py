@@ -161,6 +161,8 @@ class Family(ABC):
     """Whether the location is a parameter of the family, always there, and not a term of the linear predictor."""
     summarises_logs: ClassVar[bool] = False
     """Whether default priors are those of the response's logarithm, whose moments must be known."""
+    several_predictors: ClassVar[bool] = False
+    """Whether there are several linear predictors, named by `equations`; then it takes no offset and no group terms."""
     mean_is_probability: ClassVar[bool] = False
     """Whether the expected response is a probability, or one for each level."""
 
@@ -168,6 +170,11 @@ class Family(ABC):
     def auxiliaries(self) -> Mapping[str, Any]:
         """Name -> support of the parameters besides the coefficients and the location."""
         return {}
+
+    @property
+    def equations(self) -> tuple[str, ...]:
+        """Names of the linear predictors if there are several: eta is then (row, equation)."""
+        return ()
 
     @property
     def exp_of_link(self) -> str | None:
@@ -180,7 +187,10 @@ class Family(ABC):
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
-        """Log-likelihood of each row, (row,), up to a term without parameters; `response` comes from `encode`."""
+        """Log-likelihood of each row, (row,), up to a term without parameters; `response` comes from `encode`.
+
+        eta is (row,), or (row, equation).
+        """
 
     def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
         """The term without parameters that `log_likelihood` leaves out of the log density of each row, (row,)."""
@@ -244,14 +254,15 @@ class Family(ABC):
     def refuse(self, response: ResponseSummary) -> None:
         """Raise an error that says why a response cannot be of this family."""
 
-    def extremes(
-        self, response: np.ndarray, trials: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Which rows have the lowest and the highest response, if a predictor that separates them has no estimate."""
+    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, ...] | None:
+        """Parts of the rows, such as those with the lowest and the highest response, that no predictor may separate.
+
+        If one does, its coefficient has no estimate.
+        """
         return None
 
-    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
-        """Which predictors separate the rows of `extremes`, (column,), given their moments in these rows."""
+    def separates(self, parts: Sequence[Moments], num_rows: int) -> np.ndarray:
+        """Which predictors separate the parts of `extremes`, (column,), given their moments in each part."""
         raise NotImplementedError(
             f"Family {self.name!r} has extremes, so it must say which predictors separate them."
         )
@@ -274,7 +285,10 @@ class Family(ABC):
 
     @abstractmethod
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        """Expected response, (draw, row); eta is (draw, row) and auxiliary parameters are (draw, 1)."""
+        """Expected response, (draw, row), or (draw, row, level); eta is (draw, row) or (draw, row, equation).
+
+        Auxiliary parameters are (draw, 1).
+        """
 
     @abstractmethod
     def simulate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -36,7 +36,8 @@ class _Successes(Family):
     def exp_of_link(self) -> str | None:
         return "odds_ratio" if self.link == "logit" else None
 
-    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
+    def separates(self, parts: Sequence[Moments], num_rows: int) -> np.ndarray:
+        lowest, highest = parts
         # No overlap, except in one common value, between failures and successes; no row has both.
         apart = (lowest.high <= highest.low) | (highest.high <= lowest.low)
         return apart & (lowest.count + highest.count == num_rows)

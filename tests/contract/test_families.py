@@ -17,6 +17,7 @@ from shardmc.formulas.families import (
     Bernoulli,
     Beta,
     Binomial,
+    Categorical,
     Family,
     Gamma,
     Gaussian,
@@ -59,6 +60,7 @@ FAMILY = {
     "beta": (Beta(), {"kappa": 6.0}),
     "student_t": (StudentT(), {"sigma": 0.7, "nu": 5.0}),
     "student_t, df": (StudentT(df=5.0), {"sigma": 0.7}),
+    "categorical": (Categorical(("bus", "car", "foot", "train")), {}),
     "ordinal": (Ordinal(("low", "mid", "high", "top")), {"cutpoint": CUTPOINTS}),
 }
 
@@ -69,12 +71,19 @@ def row(request):
     return family, auxiliary, TRIALS if family.takes_trials else None
 
 
+def eta_of(family, eta=ETA):
+    """Linear predictors (row,), or (row, equation)."""
+    slopes = np.linspace(1, -0.5, len(family.equations))
+    return eta[:, None] * slopes + slopes if family.equations else eta
+
+
 def simulated(family, auxiliary, trials, num_draws=1, eta=ETA):
     """Responses (draw, row)."""
     per_draw = {
         name: np.broadcast_to(value, (num_draws, np.size(value))) for name, value in auxiliary.items()
     }
-    wide = np.broadcast_to(eta, (num_draws, ROWS))
+    eta = eta_of(family, eta)
+    wide = np.broadcast_to(eta, (num_draws, *eta.shape))
     rng = np.random.default_rng(0)
     return family.simulate(rng, wide, per_draw, trials), family.mean(wide[:1], _first(per_draw), trials)[0]
 
@@ -110,7 +119,7 @@ def test_what_it_simulates_is_accepted_and_has_a_log_likelihood_with_a_gradient(
         return family.log_likelihood(eta, encoded, auxiliary_on_device, trials)
 
     auxiliary_on_device = {name: jnp.asarray(value, jnp.float32) for name, value in auxiliary.items()}
-    eta = jnp.asarray(ETA, jnp.float32)
+    eta = jnp.asarray(eta_of(family), jnp.float32)
     values = log_likelihood(eta)
     assert values.shape == (ROWS,)
     assert np.isfinite(values).all()
@@ -147,7 +156,7 @@ def test_likelihood_and_base_are_the_log_density(row):
     family, auxiliary, trials = row
     response = simulated(family, auxiliary, trials)[0][0]
     sigma, shape = auxiliary.get("sigma"), auxiliary.get("shape")
-    mean = family.mean(ETA[None], {k: np.atleast_2d(v) for k, v in auxiliary.items()}, trials)[0]
+    mean = family.mean(eta_of(family)[None], {k: np.atleast_2d(v) for k, v in auxiliary.items()}, trials)[0]
     rate, zi = np.exp(ETA), auxiliary.get("zi")
     exact = {
         "gaussian": lambda: stats.norm.logpdf(response, ETA, sigma),
@@ -167,25 +176,30 @@ def test_likelihood_and_base_are_the_log_density(row):
         "beta": lambda: stats.beta.logpdf(response, 6.0 * mean, 6.0 * (1 - mean)),
         "bernoulli": lambda: stats.bernoulli.logpmf(response, mean),
         "binomial": lambda: stats.binom.logpmf(response, trials, mean / trials),
+        "categorical": lambda: np.log(mean[np.arange(ROWS), response.astype(int)]),
         "ordinal": lambda: np.log(mean[np.arange(ROWS), response.astype(int)]),
     }[family.name]()
     encoded = encoded_by(family, response)
     on_device = {name: jnp.asarray(value, jnp.float32) for name, value in auxiliary.items()}
-    found = family.log_likelihood(jnp.asarray(ETA, jnp.float32), jnp.asarray(encoded), on_device, trials)
+    found = family.log_likelihood(
+        jnp.asarray(eta_of(family), jnp.float32), jnp.asarray(encoded), on_device, trials
+    )
     base = family.log_base(encoded, trials)
     np.testing.assert_allclose(np.asarray(found, np.float64) + base, exact, rtol=1e-4, atol=1e-4)
 
 
 def test_moving_the_location_moves_the_linear_predictor(row):
     family, auxiliary, trials = row
-    location = auxiliary.get(family.location, 0.2)
+    location = auxiliary.get(
+        family.location, np.full(len(family.equations), 0.2) if family.equations else 0.2
+    )
     assert family.location_is_auxiliary == (family.location in auxiliary)
     moved = family.move_location(jnp.asarray(location), jnp.asarray(0.5))
     assert jnp.shape(moved) == np.shape(location)
     encoded = jnp.asarray(encoded_by(family, simulated(*row)[0][0]))
 
     def log_likelihood(location, by):
-        eta = ETA + by + (0 if family.location_is_auxiliary else location)
+        eta = eta_of(family) + by + (0 if family.location_is_auxiliary else location)
         own = auxiliary | ({family.location: location} if family.location_is_auxiliary else {})
         return family.log_likelihood(jnp.asarray(eta), encoded, own, trials)
 

@@ -16,6 +16,7 @@ from shardmc.errors import DataError, unknown
 Kind = Literal["number", "whole", "flag", "text"]
 """What a column holds: numbers, whole numbers, true or false, text."""
 
+_MOST_LEVELS = 1000
 Level = str | int | float | bool
 Chunk = dict[str, np.ndarray | pd.Categorical]
 """Some rows of a table: column name -> entries; a pandas Categorical for text."""
@@ -99,6 +100,18 @@ def levels_in(column: pa.ChunkedArray) -> list[str]:
         used = (chunk.dictionary.take(chunk.indices.unique().drop_null()).to_pylist() for chunk in chunks)
         return sorted({text for texts in used for text in texts})
     return column.unique().to_pylist()
+
+
+def texts_in(source: Source, name: str) -> set[str]:
+    """The different texts in a column of all rows."""
+    found: set[str] = set()
+    for table in source.tables([name]):
+        found.update(text for text in levels_in(table.column(name)) if text is not None)
+        if len(found) > _MOST_LEVELS:
+            raise DataError(
+                f"The response {name!r} has more than {_MOST_LEVELS} levels; merge the rare ones."
+            )
+    return found
 
 
 def as_levels(name: str, column: pa.ChunkedArray, levels: Sequence[Level]) -> pd.Categorical:

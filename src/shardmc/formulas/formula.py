@@ -17,8 +17,9 @@ from formulaic.errors import FormulaicError
 from formulaic.parser import DefaultFormulaParser
 from formulaic.parser.types import ASTNode, Factor, Term, Token
 
+from shardmc.data import Source
 from shardmc.errors import DataError, ModelError, OptionError
-from shardmc.formulas.chunk import Chunk, Kind, Level, refuse_level
+from shardmc.formulas.chunk import Chunk, Kind, Level, refuse_level, texts_in
 from shardmc.formulas.expression import (
     Expression,
     check_columns,
@@ -399,14 +400,18 @@ class Roles:
         )
 
 
-def declared_levels(
-    family: Family, response: Expression, kinds: Mapping[str, Kind], ordered: Mapping[str, Sequence[str]]
+def levels_of(
+    family: Family,
+    response: Expression,
+    source: Source,
+    kinds: Mapping[str, Kind],
+    ordered: Mapping[str, Sequence[str]],
 ) -> Sequence[Level] | None:
-    """Levels of a response that are known before rows are read; None if the response is numbers."""
+    """Levels of a response of text, or as declared; None if the response is numbers."""
     if not family.takes_levels:
         if response.category is not None:
             raise ModelError(
-                f"The response {response.text!r} is a category; only family {families_with('takes_levels')} takes one. "
+                f"The response {response.text!r} is a category; only {families_with('takes_levels')} take one. "
                 f"For two outcomes take 'bernoulli' and write which is a success, as in I({response.category} == ...)."
             )
         return None
@@ -417,6 +422,9 @@ def declared_levels(
     name = response.category_column or response.column or response.text
     if kinds.get(name) != "text":
         return None
+    if not family.levels_are_ordered:
+        found = texts_in(source, name)
+        return [level for level in ordered.get(name, sorted(found)) if level in found]
     if name not in ordered:
         raise DataError(
             f"The response {name!r} is text without an order; write its levels from low to high, as in "

@@ -19,7 +19,7 @@ from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown
 from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary, named_family
-from shardmc.formulas.formula import Formula, Roles, declared_levels
+from shardmc.formulas.formula import Formula, Roles, levels_of
 from shardmc.formulas.group_checks import group_findings, refuse_groups
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
 from shardmc.formulas.mixed import default_priors, start_of
@@ -102,7 +102,7 @@ def prepare(
     kinds, ordered = column_kinds(source, used)
     formula.check_columns(kinds)
     roles.check_columns(kinds)
-    levels = declared_levels(family, formula.response, kinds, ordered)
+    levels = levels_of(family, formula.response, source, kinds, ordered)
     found = scan_table(source, formula, roles, kinds, family=family, ordered=ordered, response_levels=levels)
     family, response = family.with_levels(levels, found.response)
     family.refuse(response)
@@ -299,8 +299,8 @@ def glm(
     family
         "gaussian", "bernoulli" ("bernoulli(link=probit)"), "binomial", "poisson", "negative_binomial",
         "zero_inflated_poisson", "zero_inflated_negative_binomial", "gamma", "lognormal", "inverse_gaussian",
-        "weibull", "beta", "student_t" ("student_t(df=4)"), "ordinal", or a `Family`. Names of other programs, such as
-        "normal" and "negbinomial", are known too.
+        "weibull", "beta", "student_t" ("student_t(df=4)"), "ordinal", "categorical", or a `Family`. Names of other
+        programs, such as "normal" and "negbinomial", are known too.
     priors
         Name of a coefficient or term, "coefficients", "Intercept", "sigma", ... -> "normal(0, 1)" and the like, in the
         columns' own units. The intercept's is for all predictors at their means. Of group terms: the sds of effects,
@@ -324,7 +324,8 @@ def glm(
     -------
     Posterior
         Draws named "Intercept", after the design's columns ("age", "C(region)[T.b]"), "sigma", "shape" or "nu", and
-        "sd_g__x" and "cor_g__Intercept__x" of group terms, all in the columns' own units. Its `predict` works also
+        "sd_g__x" and "cor_g__Intercept__x" of group terms, all in the columns' own units; of family "categorical"
+        "Intercept[level]" and "age[level]" for each level but the first. Its `predict` works also
         after it was saved and loaded.
 
     Examples

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from shardmc.errors import OptionError, RunError, unknown
+from shardmc.formulas.families.categorical import Categorical
 from shardmc.formulas.families.counts import (
     NegativeBinomial,
     Poisson,
@@ -27,6 +28,7 @@ __all__ = [
     "Bernoulli",
     "Beta",
     "Binomial",
+    "Categorical",
     "Family",
     "Gamma",
     "Gaussian",
@@ -63,6 +65,7 @@ _ALL: tuple[type[Family], ...] = (
     Beta,
     StudentT,
     Ordinal,
+    Categorical,
 )
 _KINDS: dict[str, type[Family]] = {kind.name: kind for kind in _ALL}
 
@@ -87,6 +90,8 @@ _OTHER_NAMES = {
     "gaussian_inverse": "inverse_gaussian",
     "wald": "inverse_gaussian",
     "log_normal": "lognormal",
+    "multinomial_logit": "categorical",
+    "mnlogit": "categorical",
 }
 """What other programs call these families."""
 

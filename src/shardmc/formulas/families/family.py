@@ -154,7 +154,8 @@ class Family(ABC):
     takes_censoring: ClassVar[bool] = False
     """Whether the response may be censored; then rows hold it with a second column, 1 for an observed event."""
     takes_levels: ClassVar[bool] = False
-    """Whether the response is one of a few ordered levels."""
+    """Whether the response is one of a few levels."""
+    levels_are_ordered: ClassVar[bool] = False
     location: ClassVar[str] = "Intercept"
     """The parameter that moves the linear predictor of all rows."""
     location_is_auxiliary: ClassVar[bool] = False

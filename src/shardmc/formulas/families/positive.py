@@ -85,6 +85,8 @@ class Lognormal(Positive):
     """log y ~ Normal(eta, sigma), so that y has median exp(eta) and mean exp(eta + sigma^2 / 2)."""
 
     name = "lognormal"
+    integrates_exactly = True
+    learns_from_one_row = False
     summarises_logs = True
 
     @property

@@ -132,6 +132,24 @@ def test_what_it_simulates_is_accepted_and_has_a_log_likelihood_with_a_gradient(
     np.testing.assert_allclose(of_rows, values, rtol=1e-6, atol=1e-6)
 
 
+def test_many_points_at_once_are_the_same_as_one_by_one(row):
+    """Compiled, as samplers evaluate them: jaxlib 0.10.2 gets some sums of products wrong, from about 10 points on."""
+    family, auxiliary, trials = row
+    response = np.tile(encoded_by(family, simulated(*row)[0][0]).T, 8).T
+    response = jnp.asarray(response if response.dtype.kind == "i" else response.astype(np.float32))
+    trials = None if trials is None else jnp.tile(jnp.asarray(trials, jnp.float32), 8)
+    eta = np.tile(eta_of(family).T, 8).T + np.linspace(-0.5, 0.5, 40).reshape(
+        -1, *(1 for _ in eta_of(family).shape)
+    )
+    own = {name: jnp.asarray(value, jnp.float32) for name, value in auxiliary.items()}
+
+    def total(eta):
+        return jnp.sum(family.log_likelihood(eta, response, own, trials))
+
+    eta = jnp.asarray(eta, jnp.float32)
+    np.testing.assert_allclose(jax.jit(jax.vmap(total))(eta), [total(each) for each in eta], rtol=1e-4)
+
+
 def test_simulated_responses_have_the_expected_mean_and_no_other(row):
     """Means over draws within 6 standard errors; those of a linear predictor that is 0.3 larger are not."""
     family, auxiliary, trials = row

@@ -56,7 +56,7 @@ class Categorical(Levels):
         low, high = (np.stack([getattr(part, end) for part in parts]) for end in ("low", "high"))
         order = np.lexsort((high, low), axis=0)
         low, high = np.take_along_axis(low, order, axis=0), np.take_along_axis(high, order, axis=0)
-        return (np.maximum.accumulate(high)[:-1] <= low[1:]).any(axis=0)
+        return np.logical_or.reduce(np.maximum.accumulate(high)[:-1] <= low[1:])
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {"Intercept": Prior("student_t", (3.0, 0.0, 2.5))}

@@ -235,7 +235,7 @@ class ZeroInflatedNegativeBinomial(_ZeroInflated):
 
     @property
     def auxiliaries(self) -> Mapping[str, Any]:
-        return NegativeBinomial().auxiliaries | super().auxiliaries
+        return {**NegativeBinomial().auxiliaries, **super().auxiliaries}
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None

@@ -14,7 +14,9 @@ Formula = Annotated[
 FamilyName = Annotated[
     str,
     typer.Option(
-        help="gaussian, bernoulli, binomial, poisson, negative_binomial, gamma, student_t or ordinal."
+        help="gaussian, bernoulli, binomial, poisson, negative_binomial, zero_inflated_poisson, "
+        "zero_inflated_negative_binomial, gamma, lognormal, inverse_gaussian, weibull, beta, student_t, ordinal or "
+        "categorical. A link goes in brackets: bernoulli(link=cloglog)."
     ),
 ]
 Out = Annotated[Path, typer.Option(help="The run folder. A run that was stopped is resumed.")]
@@ -31,6 +33,10 @@ Exposure = Annotated[
 ]
 Trials = Annotated[
     str | None, typer.Option(help="Number of trials of family binomial: a column or a number.")
+]
+Censored = Annotated[
+    str | None,
+    typer.Option(help="A column that is 1 where the time of family weibull is right-censored, else 0."),
 ]
 Keep = Annotated[
     float | None,
@@ -132,6 +138,7 @@ def fit(
     offset: Offset = None,
     exposure: Exposure = None,
     trials: Trials = None,
+    censored: Censored = None,
     keep: Keep = None,
     weights: Weights = None,
     survey_weights: SurveyWeightsName = None,
@@ -182,6 +189,7 @@ def fit(
             offset=offset,
             exposure=exposure,
             trials=_number_or_name(trials),
+            censored=censored,
             drop_missing=drop_missing,
             drop_collinear=drop_collinear,
             shards=_shards(shards),

@@ -16,6 +16,7 @@ from shardmc.errors import DataError, unknown
 Kind = Literal["number", "whole", "flag", "text"]
 """What a column holds: numbers, whole numbers, true or false, text or the levels of a category."""
 
+_MOST_LEVELS = 1000
 Level = str | int | float | bool
 Chunk = dict[str, np.ndarray | pd.Categorical]
 """Some rows of a table: column name -> entries; a pandas Categorical for text and categories."""
@@ -157,6 +158,18 @@ def merged_order(known: Sequence[Level], more: Sequence[Level]) -> list[Level] |
         else:
             merged.insert(end, level)
     return merged
+
+
+def texts_in(source: Source, name: str) -> set[Level]:
+    """The different texts, or levels of a category, in a column of all rows."""
+    found: set[Level] = set()
+    for table in source.tables([name]):
+        found.update(text for text in levels_in(table.column(name)) if text is not None)
+        if len(found) > _MOST_LEVELS:
+            raise DataError(
+                f"The response {name!r} has more than {_MOST_LEVELS} levels; merge the rare ones."
+            )
+    return found
 
 
 def as_levels(name: str, column: pa.ChunkedArray, levels: Sequence[Level]) -> pd.Categorical:

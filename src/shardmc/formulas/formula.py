@@ -1,4 +1,4 @@
-"""A parsed formula (response, terms, expressions), and the other columns: offset, exposure, trials."""
+"""A parsed formula (response, terms, expressions), and the other columns: offset, exposure, trials, censored."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from formulaic.errors import FormulaicError
 from formulaic.parser import DefaultFormulaParser
 from formulaic.parser.types import ASTNode, Factor, Term, Token
 
+from shardmc.data import Source
 from shardmc.errors import DataError, ModelError, OptionError
-from shardmc.formulas.chunk import Chunk, Kind, Level, refuse_level
+from shardmc.formulas.chunk import Chunk, Kind, Level, refuse_level, texts_in
 from shardmc.formulas.expression import (
     Expression,
     check_columns,
@@ -244,6 +245,7 @@ class Roles:
     offset: Expression | None = None
     exposure: Expression | None = None
     trials: Expression | int | None = None
+    censored: Expression | None = None
 
     @staticmethod
     def of(
@@ -253,12 +255,18 @@ class Roles:
         offset: str | None,
         exposure: str | None,
         trials: str | int | None,
+        censored: str | None,
     ) -> Roles:
         """From the user's options: names of columns, expressions, or a number of trials."""
         if exposure is not None and not family.takes_exposure:
             raise OptionError(
                 f"exposure belongs to families with a log link ({families_with('takes_exposure')}), not to "
                 f"{family.name!r}."
+            )
+        if offset is not None and family.several_predictors:
+            raise OptionError(
+                f"Family {family.name!r} has a linear predictor for each level, so an offset could belong to any of "
+                "them; leave it out."
             )
         if family.takes_trials and trials is None:
             raise OptionError(
@@ -268,6 +276,10 @@ class Roles:
         if trials is not None and not family.takes_trials:
             raise OptionError(
                 f"trials belongs to family {families_with('takes_trials')}, not to {family.name!r}."
+            )
+        if censored is not None and not family.takes_censoring:
+            raise OptionError(
+                f"censored belongs to family {families_with('takes_censoring')}, not to {family.name!r}."
             )
         is_number = isinstance(trials, int | np.integer)
         if is_number and trials < 1:
@@ -279,6 +291,7 @@ class Roles:
             _expression("offset", offset, columns),
             _expression("exposure", exposure, columns),
             int(trials) if is_number else _expression("trials", trials, columns),
+            _expression("censored", censored, columns),
         )
 
     @property
@@ -289,11 +302,12 @@ class Roles:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        every = (self.response, *self.besides_response.values())
+        every = (self.response, *self.besides_response.values(), *([self.censored] if self.censored else []))
         return tuple(dict.fromkeys(name for expression in every for name in expression.columns))
 
     def check_columns(self, kinds: Mapping[str, Kind]) -> None:
-        for role, expression in self.besides_response.items():
+        censored = {} if self.censored is None else {"censored": self.censored}
+        for role, expression in (self.besides_response | censored).items():
             check_columns(expression, kinds)
             name = expression.column or expression.text
             if kinds.get(name) == "text":
@@ -339,6 +353,19 @@ class Roles:
             return np.full(count, float(self.trials))
         return self.trials.values(chunk).astype(np.float64)
 
+    def censored_values(self, chunk: Chunk, count: int) -> np.ndarray:
+        """Whether each row's response is censored, as 0 or 1."""
+        if self.censored is None:
+            return np.zeros(count)
+        values = self.censored.values(chunk).astype(np.float64)
+        bad = values[(values != 0) & (values != 1)]
+        if len(bad):
+            raise DataError(
+                f"The column of censored={self.censored.text!r} must be 1 (or true) where the response is censored and "
+                f"0 where it is not, but it is {bad[0]:g} in {len(bad)} rows."
+            )
+        return values
+
     def refuse(self, chunk: Chunk, count: int) -> None:
         """Refuse impossible exposures, offsets and trials, with the number of rows that have them."""
         if self.exposure is not None:
@@ -364,6 +391,8 @@ class Roles:
 
     def to_dict(self) -> dict[str, Any]:
         texts = {role: expression.text for role, expression in self.besides_response.items()}
+        if self.censored is not None:
+            texts["censored"] = self.censored.text
         return {"response": self.response.text, "trials": self.trials} | texts
 
     @staticmethod
@@ -374,17 +403,22 @@ class Roles:
             _expression("offset", stored.get("offset")),
             _expression("exposure", stored.get("exposure")),
             trials if isinstance(trials, int) else _expression("trials", trials),
+            _expression("censored", stored.get("censored")),
         )
 
 
-def declared_levels(
-    family: Family, response: Expression, kinds: Mapping[str, Kind], ordered: Mapping[str, Sequence[Level]]
+def levels_of(
+    family: Family,
+    response: Expression,
+    source: Source,
+    kinds: Mapping[str, Kind],
+    ordered: Mapping[str, Sequence[Level]],
 ) -> Sequence[Level] | None:
-    """Levels of a response that are known before rows are read; None if the response is numbers."""
+    """Levels of a response of text, or as declared; None if the response is numbers."""
     if not family.takes_levels:
         if response.category is not None:
             raise ModelError(
-                f"The response {response.text!r} is a category; only family {families_with('takes_levels')} takes one. "
+                f"The response {response.text!r} is a category; only {families_with('takes_levels')} take one. "
                 f"For two outcomes take 'bernoulli' and write which is a success, as in I({response.category} == ...)."
             )
         return None
@@ -395,6 +429,9 @@ def declared_levels(
     name = response.category_column or response.column or response.text
     if kinds.get(name) != "text":
         return None
+    if not family.levels_are_ordered:
+        found = texts_in(source, name)
+        return [level for level in ordered.get(name, sorted(found)) if level in found]
     if name not in ordered:
         raise DataError(
             f"The response {name!r} is text without an order; write its levels from low to high, as in "

@@ -21,7 +21,7 @@ from shardmc.formulas.collinear import find_redundant, refuse_redundant, without
 from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary, named_family
-from shardmc.formulas.formula import Formula, Roles, declared_levels
+from shardmc.formulas.formula import Formula, Roles, levels_of
 from shardmc.formulas.group_checks import group_findings, refuse_groups
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
 from shardmc.formulas.mixed import default_priors, start_of
@@ -69,6 +69,7 @@ def prepare(
     offset: str | None,
     exposure: str | None,
     trials: str | int | None,
+    censored: str | None = None,
     drop_missing: bool,
     drop_collinear: bool = False,
     taken: Sequence[str] = (),
@@ -86,11 +87,20 @@ def prepare(
     refuse_cbind(spelled, family)
     offset, trials = one_of("offset", spelled.offset, offset), one_of("trials", spelled.trials, trials)
     text, group_terms = split_formula(spelled.text)
+    if group_terms and family.several_predictors:
+        raise ModelError(
+            f"Family {family.name!r} has a linear predictor for each level, and takes no group terms such as (1 | g); "
+            "leave them out, or fit one level against another with family 'bernoulli'."
+        )
     grouping = list(dict.fromkeys(name for term in group_terms for name in term.columns))
     taken = [*taken, *grouping, *spelled.columns]
-    named = [name for name in (offset, exposure, trials, *taken) if isinstance(name, str) and name in columns]
+    named = [
+        name
+        for name in (offset, exposure, trials, censored, *taken)
+        if isinstance(name, str) and name in columns
+    ]
     formula = Formula.parse(text, columns, named)
-    roles = Roles.of(formula.response, family, columns, offset, exposure, trials)
+    roles = Roles.of(formula.response, family, columns, offset, exposure, trials, censored)
     varying = [Formula.parse(f"{formula.response.text} ~ {term.effects}", columns) for term in group_terms]
     used = list(dict.fromkeys([*roles.columns, *formula.columns, *(n for f in varying for n in f.columns)]))
     refuse_unknown([*used, *grouping], source)
@@ -100,11 +110,11 @@ def prepare(
     kinds, ordered = column_kinds(source, used, set(roles.columns) - set(formula.columns))
     formula.check_columns(kinds)
     roles.check_columns(kinds)
-    levels = declared_levels(family, formula.response, kinds, ordered)
+    levels = levels_of(family, formula.response, source, kinds, ordered)
     found = scan_table(source, formula, roles, kinds, family=family, response_levels=levels)
     family, response = family.with_levels(levels, found.response)
     family.refuse(response)
-    encoder = _encoder(formula, kinds, found, source.num_rows)
+    encoder = _encoder(formula, kinds, found, source.num_rows, max(1, len(family.equations)))
     if 2 * len(encoder.names) > source.num_rows:
         raise ModelError(
             f"The formula makes {len(encoder.names)} columns for {source.num_rows} rows; there must be far more rows. "
@@ -137,14 +147,14 @@ def prepare(
     scale = family.coefficient_scale(response)
     of_groups = {name: prior for factor in factors for name, prior in default_priors(factor, scale).items()}
     chosen = choose_priors(
-        priors, family, response, design.names, _terms(design), scaling.sds, has_location, of_groups
+        priors, family, response, design.names, _terms(design), _sds(design), has_location, of_groups
     )
     design = replace(design, priors=chosen)
     read = list(dict.fromkeys([*design.columns, *grouping]))
     rows = source.transform(design.rows, read, design.label)
     if design.unit is not None:
         rows = GroupedSource(rows, UNIT, design.unit.counts)
-    separating = tuple(summary.separating(design.names, family))
+    separating = tuple(summary.separating(design.column_names, family))
     return Prepared(design, rows, response, separating, before - source.num_rows, findings)
 
 
@@ -187,9 +197,14 @@ def _varying(
     return Varying(encoder, formula.has_intercept, np.atleast_1d(summary.moments.sd), term.correlated)
 
 
-def _encoder(formula: Formula, kinds: Mapping[str, Kind], found: TableSummary, num_rows: int) -> Encoder:
+def _encoder(
+    formula: Formula, kinds: Mapping[str, Kind], found: TableSummary, num_rows: int, num_predictors: int = 1
+) -> Encoder:
     made = _num_columns(formula, found)
-    refuse_above("coefficients", made, f"The formula makes about {made:,} columns", ModelError)
+    each = f" for each of {num_predictors} linear predictors" if num_predictors > 1 else ""
+    refuse_above(
+        "coefficients", made * num_predictors, f"The formula makes about {made:,} columns{each}", ModelError
+    )
     inside: dict[str, Kind] = {name: kinds[name] for name in formula.columns}
     levels = {name: found.levels[name] for name, kind in kinds.items() if kind == "text"}
     assert found.sample is not None
@@ -229,15 +244,25 @@ def _scaling(
     return Scaling(means, size, shifts, response.mean if is_far else 0.0, response.sd)
 
 
+def _sds(design: Design) -> np.ndarray:
+    """The standard deviation of each coefficient's column."""
+    return np.repeat(design.scaling.sds, max(1, len(design.family.equations)))
+
+
 def _terms(design: Design) -> dict[str, list[str]]:
     """Coefficients of each term that has more than one, or whose name differs from its column's."""
     terms: dict[str, list[str]] = {}
-    for name in design.names:
-        if name in design.encoder.formula.columns:
+    each = max(1, len(design.family.equations))
+    for number, column in enumerate(design.column_names):
+        names = list(design.names[number * each : (number + 1) * each])
+        if each > 1:
+            terms.setdefault(column, names)
+        if column in design.encoder.formula.columns:
             continue  # the name of a column may contain anything
         # 'C(region)[T.b]' belongs to the term 'C(region)', 'C(a)[T.b]:x' to 'C(a):x'.
-        term = ":".join(part.rpartition("[")[0] or part for part in name.split(":"))
-        terms.setdefault(term, []).append(name)
+        term = ":".join(part.rpartition("[")[0] or part for part in column.split(":"))
+        if term != column or each == 1:
+            terms.setdefault(term, []).extend(names)
     return {term: names for term, names in terms.items() if names != [term]}
 
 
@@ -260,6 +285,7 @@ def glm(
     offset: str | None = None,
     exposure: str | None = None,
     trials: str | int | None = None,
+    censored: str | None = None,
     drop_missing: bool = False,
     drop_collinear: bool = False,
     survey_weights: Any = None,
@@ -279,9 +305,10 @@ def glm(
         A pandas, polars or Arrow table, a dictionary of arrays, or the path of a Parquet file or folder, or of a CSV
         file.
     family
-        "gaussian", "bernoulli" ("bernoulli(link=probit)"), "binomial", "poisson", "negative_binomial", "gamma",
-        "student_t" ("student_t(df=4)"), "ordinal", or a `Family`. Names of other programs, such as "normal" and
-        "negbinomial", are known too.
+        "gaussian", "bernoulli" ("bernoulli(link=probit)"), "binomial", "poisson", "negative_binomial",
+        "zero_inflated_poisson", "zero_inflated_negative_binomial", "gamma", "lognormal", "inverse_gaussian",
+        "weibull", "beta", "student_t" ("student_t(df=4)"), "ordinal", "categorical", or a `Family`. Names of other
+        programs, such as "normal" and "negbinomial", are known too.
     priors
         Name of a coefficient or term, "coefficients", "Intercept", "sigma", ... -> "normal(0, 1)" and the like, in the
         columns' own units. The intercept's is for all predictors at their means. Of group terms: the sds of effects,
@@ -293,6 +320,9 @@ def glm(
         A column, or an expression of columns, to whose value the expected response is proportional (log link).
     trials
         The number of trials of each row of family "binomial": a column or a whole number.
+    censored
+        A column of 0 and 1, or true and false, for family "weibull": 1 where the event had not happened yet, so that
+        the time is only known to be longer (right censoring).
     drop_missing
         Whether rows with missing values in the formula's columns are left out; otherwise they are refused.
     drop_collinear
@@ -313,7 +343,8 @@ def glm(
     -------
     Posterior
         Draws named "Intercept", after the design's columns ("age", "C(region)[T.b]"), "sigma", "shape" or "nu", and
-        "sd_g__x" and "cor_g__Intercept__x" of group terms, all in the columns' own units. Its `predict` works also
+        "sd_g__x" and "cor_g__Intercept__x" of group terms, all in the columns' own units; of family "categorical"
+        "Intercept[level]" and "age[level]" for each level but the first. Its `predict` works also
         after it was saved and loaded.
 
     Examples
@@ -335,7 +366,7 @@ def glm(
         formula,
         named_family(family),
         priors,
-        {"offset": offset, "exposure": exposure, "trials": trials},
+        {"offset": offset, "exposure": exposure, "trials": trials, "censored": censored},
         {"drop_missing": drop_missing, "drop_collinear": drop_collinear},
         {"weights": weights, "stratify": strata},
         Robust.of(robust, weights),

@@ -67,7 +67,8 @@ def scan_table(
     response_levels: Sequence[Level] | None,
 ) -> TableSummary:
     """Read the columns of a formula once, piece by piece."""
-    result = TableSummary(response=ResponseSummary(roles.response.text))
+    response = ResponseSummary(roles.response.text, with_logs=family.summarises_logs)
+    result = TableSummary(response=response)
     wanted = spread_positions(source.num_rows, SAMPLE, seed=0)
     texts: dict[str, set[Level]] = {name: set() for name, kind in kinds.items() if kind == "text"}
     orders: dict[str, list[Level] | None] = {}
@@ -136,6 +137,7 @@ def _scan_response(
             f"{response[bad][0]}; drop those rows."
         )
     offset = None if family.location_scale else roles.offset_values(chunk)
+    result.response.censored += int(roles.censored_values(chunk, count).sum())
     result.response.add(response, roles.trial_values(chunk, count), offset)
 
 
@@ -213,13 +215,12 @@ _DESIGN_PIECE = 1 << 16  # rows of a design matrix in float64 at once
 @final
 @dataclass
 class DesignSummary:
-    """Moments of the design matrix's columns in all rows, and in those with the lowest and the highest response."""
+    """Moments of the design matrix's columns in all rows, and in parts of them that no column may separate."""
 
     moments: Moments = field(default_factory=Moments)
     products: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     """Inner products of the columns about their means, (column, column)."""
-    lowest: Moments = field(default_factory=Moments)
-    highest: Moments = field(default_factory=Moments)
+    parts: tuple[Moments, ...] = ()
     not_finite: np.ndarray | int = 0
 
     def keep(self, columns: np.ndarray) -> DesignSummary:
@@ -241,10 +242,10 @@ class DesignSummary:
         self.moments.add(matrix)
 
     def separating(self, names: Sequence[str], family: Family) -> list[str]:
-        """Columns that separate the lowest responses from the highest, so that their coefficient has no estimate."""
-        if not (self.lowest.count and self.highest.count and names):
+        """Columns that separate parts of the responses, so that their coefficient has no estimate."""
+        if not (self.parts and names and all(part.count for part in self.parts)):
             return []
-        found = family.separates(self.lowest, self.highest, self.moments.count)
+        found = family.separates(self.parts, self.moments.count)
         return [name for name, is_separated in zip(names, found, strict=True) if is_separated]
 
 
@@ -264,8 +265,9 @@ def scan_design(
         response = roles.response_values(chunk, family.levels_of_response)
         extremes = family.extremes(response, roles.trial_values(chunk, len(response)))
         if extremes is not None:
-            result.lowest.add(matrix[extremes[0]])
-            result.highest.add(matrix[extremes[1]])
+            result.parts = result.parts or tuple(Moments() for _ in extremes)
+            for part, chosen in zip(result.parts, extremes, strict=True):
+                part.add(matrix[chosen])
     if np.any(result.not_finite):
         _refuse_not_finite(np.asarray(result.not_finite), encoder.names)
     return result

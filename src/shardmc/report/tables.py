@@ -274,7 +274,11 @@ def _arguments(regression: Regression) -> list[str]:
         repr(regression.formula),
         "data",
         f"family={family!r}",
-        *[f"{role}={roles[role]!r}" for role in ("offset", "exposure", "trials") if roles.get(role)],
+        *[
+            f"{role}={roles[role]!r}"
+            for role in ("offset", "exposure", "trials", "censored")
+            if roles.get(role)
+        ],
         *["drop_missing=True"] * bool(regression.dropped_rows),
         *["drop_collinear=True"] * bool(regression.design["encoder"].get("left_out")),
         "priors=posterior.regression.priors",

@@ -302,7 +302,7 @@ def _from_tree(tree: xr.DataTree, label: str) -> dict[str, np.ndarray]:
     try:
         record = json.loads(tree.attrs["shardmc"])  # of a posterior that `fit` made
         return unstacked(found, [Variable.from_dict(each) for each in record["variables"]], record["draws"])
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise RunError(f"{label} has a record of shardmc that does not fit it: {error}.") from error
 
 

@@ -27,23 +27,24 @@ def variables_of(design: Design, draws: Mapping[str, np.ndarray]) -> tuple[Varia
     factors = {str(term): [factor.expr for factor in term.factors] for term in terms}
     equations = _equations(design)
     response = f"{design.roles.response.text}_dim"
-    entries: dict[str, dict[str, Sequence[str]]] = {}  # term -> label of a column -> its coefficients
+    entries: dict[str, dict[str | None, Sequence[str]]] = {}  # term -> label of a column -> its coefficients
     for place, column in enumerate(design.encoder.names):
         names = design.names[place * len(equations) : (place + 1) * len(equations)]
         term, label = _place(column, factors)
-        if (label or len(names) > 1) and set(names) <= set(draws):
+        if (label is not None or len(names) > 1) and set(names) <= set(draws):
             columns = entries.setdefault(term, {})
             columns[column if label in columns else label] = names  # a level may look like another coding
     location = [f"{design.family.location}[{equation}]" for equation in equations]
     if len(location) > 1 and set(location) <= set(draws):
-        entries[design.family.location] = {"": location}
+        entries[design.family.location] = {None: location}
     stacked = {name for columns in entries.values() for names in columns.values() for name in names}
     titles = quoted_where_taken(entries, [name for name in draws if name not in stacked])
     found = []
     for title, columns in zip(titles, entries.values(), strict=True):
         coords: dict[str, tuple[Label, ...]] = {}
-        if list(columns) != [""]:
-            coords[f"{title}_dim"] = tuple(columns)
+        labels = tuple(label for label in columns if label is not None)
+        if labels:
+            coords[f"{title}_dim"] = labels
         if len(equations) > 1:
             coords[response] = equations
         found.append(
@@ -67,16 +68,16 @@ def _equations(design: Design) -> tuple[str, ...]:
     return tuple(name[len(columns[0]) + quotes + 1 : -1] for name in names)
 
 
-def _place(column: str, factors: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """The term of a column of the design, and the column's label in it; empty if it is the term's only column."""
+def _place(column: str, factors: Mapping[str, Sequence[str]]) -> tuple[str, str | None]:
+    """The term of a column of the design, and the column's label in it; None if the term has just one column."""
     matches = []
     for term, expressions in factors.items():
         labels = labels_in(column, expressions)
         if labels is not None:
             used, found = labels
-            matches.append((used == len(expressions), used, term, ", ".join(found)))
+            matches.append((used == len(expressions), used, term, ", ".join(found) if found else None))
     if not matches:
-        return column, ""
+        return column, None
     _, _, term, label = max(matches, key=lambda match: match[:2])
     return term, label
 

@@ -56,6 +56,7 @@ MORE = {
     "zero_inflated_poisson": ("zero_inflated_poisson", {"exposure": "exposure"}),
     "zero_inflated_negative_binomial": ("zero_inflated_negative_binomial", {"exposure": "exposure"}),
     "categorical": ("categorical", {}),
+    "multinomial": ("multinomial", {}),
     "weibull, censored": ("weibull", {"censored": "censored"}),
     "inverse_gaussian": ("inverse_gaussian", {}),
 }
@@ -104,6 +105,8 @@ def simulate(num_rows: int, seed: int = 1) -> pd.DataFrame:
     data["categorical"] = np.array(["bus", "car", "foot"])[
         (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     ]
+    shares = special.softmax(logits, axis=1)
+    data["bus"], data["car"], data["foot"] = rng.multinomial(data["trials"], shares).T
     time, end = np.exp(eta) * rng.weibull(1.4, num_rows), rng.uniform(0.2, 2.0, num_rows)
     data["weibull"], data["censored"] = np.minimum(time, end), time > end
     data["inverse_gaussian"] = rng.wald(np.exp(eta), 1.5)
@@ -137,6 +140,9 @@ def likelihood(family: Family, eta: jax.Array, own: dict[str, jax.Array], trials
             return dist.BetaProportion(jax.scipy.special.expit(eta), own["kappa"])
         case "categorical":
             return dist.Categorical(logits=jnp.concatenate([jnp.zeros_like(eta[:, :1]), eta], axis=1))
+        case "multinomial":
+            logits = jnp.concatenate([jnp.zeros_like(eta[:, :1]), eta], axis=1)
+            return dist.Multinomial(logits=logits, total_count=trials, total_count_max=20)
         case "gamma":
             return dist.Gamma(own["shape"], own["shape"] / jnp.exp(eta))
         case _:
@@ -168,6 +174,8 @@ def nuts(design: Design, data: pd.DataFrame, draws: int) -> dict[str, np.ndarray
     scaled = jnp.asarray((x - middle) / sd)
     y = design.roles.response_values(chunk, design.family.levels_of_response)
     offset, trials = design.roles.offset_values(chunk), design.roles.trial_values(chunk, len(y))
+    if design.family.takes_counts:
+        trials = y.sum(axis=1).astype(int)
     censored = design.roles.censored_values(chunk, len(y))
     levels, equations = design.family.levels_of_response, design.family.equations
     sds = np.repeat(sd, max(1, len(equations)))
@@ -272,7 +280,8 @@ def main() -> None:
     rows = []
     for case in asked.cases:
         family, options = (CASES | MORE)[case]
-        formula = f"{case.partition(',')[0]} ~ age + log_income + region + age:log_income"
+        response = "c(bus, car, foot)" if case == "multinomial" else case.partition(",")[0]
+        formula = f"{response} ~ age + log_income + region + age:log_income"
         rows.append(compare(case, formula, family, options, data, draws))
         print(rows[-1], flush=True)
     text = (

@@ -24,6 +24,7 @@ from shardmc.formulas.families import (
     InverseGaussian,
     Lognormal,
     Moments,
+    Multinomial,
     NegativeBinomial,
     Ordinal,
     Poisson,
@@ -61,6 +62,7 @@ FAMILY = {
     "student_t": (StudentT(), {"sigma": 0.7, "nu": 5.0}),
     "student_t, df": (StudentT(df=5.0), {"sigma": 0.7}),
     "categorical": (Categorical(("bus", "car", "foot", "train")), {}),
+    "multinomial": (Multinomial(("bus", "car", "foot", "train")), {}),
     "ordinal": (Ordinal(("low", "mid", "high", "top")), {"cutpoint": CUTPOINTS}),
 }
 
@@ -68,7 +70,7 @@ FAMILY = {
 @pytest.fixture(params=FAMILY)
 def row(request):
     family, auxiliary = FAMILY[request.param]
-    return family, auxiliary, TRIALS if family.takes_trials else None
+    return family, auxiliary, TRIALS if family.takes_trials or family.takes_counts else None
 
 
 def eta_of(family, eta=ETA):
@@ -100,7 +102,7 @@ def encoded_by(family, response):
 
 def summary_of(response, trials):
     summary = ResponseSummary("y", with_logs=True)
-    summary.add(response, trials, None)
+    summary.add(response, trials if response.ndim == 1 else None, None)
     return summary
 
 
@@ -154,7 +156,9 @@ def test_simulated_responses_have_the_expected_mean_and_no_other(row):
     """Means over draws within 6 standard errors; those of a linear predictor that is 0.3 larger are not."""
     family, auxiliary, trials = row
     draws = simulated(*row, num_draws=2_000)[0]
-    if family.levels_of_response is not None:
+    if family.takes_counts:
+        draws = draws / trials[:, None]
+    elif family.levels_of_response is not None:
         draws = (draws[..., None] == np.arange(len(family.levels_of_response))).astype(float)
     error = draws.std(axis=0) / np.sqrt(len(draws)) + 1e-3
 
@@ -194,6 +198,7 @@ def test_likelihood_and_base_are_the_log_density(row):
         "beta": lambda: stats.beta.logpdf(response, 6.0 * mean, 6.0 * (1 - mean)),
         "bernoulli": lambda: stats.bernoulli.logpmf(response, mean),
         "binomial": lambda: stats.binom.logpmf(response, trials, mean / trials),
+        "multinomial": lambda: stats.multinomial.logpmf(response, trials, mean),
         "categorical": lambda: np.log(mean[np.arange(ROWS), response.astype(int)]),
         "ordinal": lambda: np.log(mean[np.arange(ROWS), response.astype(int)]),
     }[family.name]()
@@ -245,7 +250,7 @@ def test_a_level_without_a_success_or_count_is_found(row):
     family, _, trials = row
     response = simulated(*row)[0][0]
     if trials is not None:
-        response = np.where(response < 3, 0.0, trials)
+        response = np.where(response < 3, 0.0, trials if response.ndim == 1 else trials[:, None])
     extremes = family.extremes(response, trials)
     if extremes is None:
         return

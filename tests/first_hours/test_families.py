@@ -30,7 +30,8 @@ def people():
     table["time"], table["lost"] = np.minimum(time, 2.0), time > 2.0
     of_ways = np.stack([0 * eta, eta, -eta + (table["region"] == "south")], axis=1)
     table["way"] = WAYS[(of_ways + rng.gumbel(size=of_ways.shape)).argmax(axis=1)]
-    return table
+    counts = rng.multinomial(rng.integers(1, 30, n), special.softmax(of_ways, axis=1))
+    return table.assign(bus=counts[:, 0], car=counts[:, 1], foot=counts[:, 2])
 
 
 # Family as users write it, response, options, and the parameters besides the coefficients with their true values.
@@ -111,6 +112,26 @@ def test_categorical_after_the_fit(people, ways):
     # A model that ignores the predictors leaves the rows less probable.
     shares = people["way"].value_counts(normalize=True)
     assert ways.loo(people, draws=200).elpd > np.log(shares[people["way"]]).sum()
+
+
+def test_multinomial_counts(people, tmp_path):
+    posterior = shardmc.glm("c(bus, car, foot) ~ age + region", people, "multinomial", **OPTIONS)
+    truth = {"Intercept[car]": 0.4, "Intercept[foot]": -0.4, "age[car]": 0.5, "age[foot]": -0.5}
+    truth |= {"region[T.south][car]": 0.0, "region[T.south][foot]": 1.0}
+    assert list(posterior.draws) == list(truth)
+    for name, value in truth.items():
+        assert abs(posterior.draws[name].mean() - value) < 5.5 * posterior.draws[name].std()
+    assert posterior.regression.formula == "c(bus, car, foot) ~ age + region"
+    new = people[["age", "region"]].head(4)  # of one more trial: counts are not needed
+    np.testing.assert_allclose(posterior.predict(new, kind="mean").sum(axis=1), 1.0)
+    np.testing.assert_allclose(posterior.predict(new, kind="response").sum(axis=1), 1.0)
+    assert (posterior.predictive_check(people, draws=100)["p"] > 0.001).all()
+    counts = people[list(WAYS)].to_numpy()
+    exact = stats.multinomial.logpmf(counts, counts.sum(axis=1), posterior.predict(people, kind="mean"))
+    assert posterior.loo(people, draws=200).elpd == pytest.approx(exact.sum(), abs=20)
+    posterior.save(tmp_path / "counts.nc")
+    again = shardmc.load(tmp_path / "counts.nc")
+    pd.testing.assert_frame_equal(again.predict(new, kind="mean"), posterior.predict(new, kind="mean"))
 
 
 def test_the_order_of_a_category_says_which_level_is_the_reference(people):
@@ -211,6 +232,18 @@ MISTAKES = {
         OptionError,
         "an offset could belong to any",
     ),
+    "two counts": ("cbind(bus, car) ~ age", "multinomial", {}, {}, ModelError, "three or more levels, as in"),
+    "no counts": ("way ~ age", "multinomial", {}, {}, ModelError, "three or more levels, as in"),
+    "half a bus": (
+        "c(bus, car, foot) ~ age",
+        "multinomial",
+        {},
+        {"bus": 0.5},
+        DataError,
+        "must be counts, but 1",
+    ),
+    "no count": ("c(bus, car, none) ~ age", "multinomial", {}, {}, DataError, "of 'none' are 0 in every row"),
+    "text counts": ("c(bus, car, way) ~ age", "multinomial", {}, {}, DataError, "'way' holds text"),
     "a link": ("died ~ age", "bernoulli(link=cauchit)", {}, {}, OptionError, "Unknown link"),
 }
 
@@ -218,7 +251,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_what_cannot_be_is_said_in_a_sentence(people, mistake):
     formula, family, options, values, error, sentence = MISTAKES[mistake]
-    table = people.assign(one=1)
+    table = people.assign(one=1, none=0)
     for name, value in values.items():
         table[name] = table[name].astype(float)
         table.loc[7, name] = value

@@ -16,6 +16,7 @@ from shardmc.formulas.families import (
     Gaussian,
     InverseGaussian,
     Lognormal,
+    Multinomial,
     NegativeBinomial,
     Ordinal,
     Poisson,
@@ -369,6 +370,24 @@ def test_gradients_and_curvatures_are_finite(case):
         parameters = {"eta": jnp.asarray(point, jnp.float32)}
         parameters |= {name: jnp.asarray(value, jnp.float32) for name, value in auxiliary.items()}
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(derivatives(parameters)))
+
+
+def test_large_counts_of_levels_keep_their_digits():
+    """Changes of the log-likelihood between points a posterior sd apart; without the row's own shares they are lost."""
+    family = Multinomial(("a", "b", "c"))
+    counts = np.array([[3e6, 5e6, 2e6], [0.0, 40.0, 900.0]])
+    at = np.log(counts[:, 1:] + 0.5) - np.log(counts[:, :1] + 0.5)
+    eta = (at + 5e-4 * np.array([0.0, 1.0, -2.0])[:, None, None]).astype(np.float32)
+
+    def exact(eta):
+        every = np.concatenate([np.zeros((2, 1)), eta.astype(float)], axis=1)
+        return stats.multinomial.logpmf(counts, counts.sum(axis=1), special.softmax(every, axis=1))
+
+    found = np.array(
+        [family.log_likelihood(jnp.asarray(e), jnp.asarray(counts, jnp.float32), {}, None) for e in eta]
+    )
+    wanted = np.array([exact(e) for e in eta])
+    np.testing.assert_allclose(found + family.log_base(counts, None), wanted, rtol=1e-4, atol=0.02)
 
 
 def test_special_functions_are_scipys():

@@ -15,8 +15,8 @@ FamilyName = Annotated[
     str,
     typer.Option(
         help="gaussian, bernoulli, binomial, poisson, negative_binomial, zero_inflated_poisson, "
-        "zero_inflated_negative_binomial, gamma, lognormal, inverse_gaussian, weibull, beta, student_t, ordinal or "
-        "categorical. A link goes in brackets: bernoulli(link=cloglog)."
+        "zero_inflated_negative_binomial, gamma, lognormal, inverse_gaussian, weibull, beta, student_t, ordinal, "
+        "categorical or multinomial. A link goes in brackets: bernoulli(link=cloglog)."
     ),
 ]
 Out = Annotated[Path, typer.Option(help="The run folder. A run that was stopped is resumed.")]

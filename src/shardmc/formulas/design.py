@@ -163,6 +163,12 @@ class Design:
         }
 
     @property
+    def formula_text(self) -> str:
+        """The formula, with all columns of the response."""
+        text = self.encoder.formula.text
+        return f"{self.roles.response_text} ~{text.partition('~')[2]}" if self.roles.counts else text
+
+    @property
     def columns(self) -> list[str]:
         return list(self.kinds)
 

@@ -246,6 +246,8 @@ class Roles:
     exposure: Expression | None = None
     trials: Expression | int | None = None
     censored: Expression | None = None
+    counts: tuple[str, ...] = ()
+    """Columns with the counts of each level, of families that take them; the response is then the first."""
 
     @staticmethod
     def of(
@@ -256,6 +258,7 @@ class Roles:
         exposure: str | None,
         trials: str | int | None,
         censored: str | None,
+        counts: tuple[str, ...] = (),
     ) -> Roles:
         """From the user's options: names of columns, expressions, or a number of trials."""
         if exposure is not None and not family.takes_exposure:
@@ -292,6 +295,7 @@ class Roles:
             _expression("exposure", exposure, columns),
             int(trials) if is_number else _expression("trials", trials, columns),
             _expression("censored", censored, columns),
+            counts,
         )
 
     @property
@@ -303,7 +307,13 @@ class Roles:
     @property
     def columns(self) -> tuple[str, ...]:
         every = (self.response, *self.besides_response.values(), *([self.censored] if self.censored else []))
-        return tuple(dict.fromkeys(name for expression in every for name in expression.columns))
+        named = (name for expression in every for name in expression.columns)
+        return tuple(dict.fromkeys([*named, *self.counts]))
+
+    @property
+    def response_text(self) -> str:
+        """The left-hand side as it was written."""
+        return f"c({', '.join(self.counts)})" if self.counts else self.response.text
 
     def check_columns(self, kinds: Mapping[str, Kind]) -> None:
         censored = {} if self.censored is None else {"censored": self.censored}
@@ -312,9 +322,14 @@ class Roles:
             name = expression.column or expression.text
             if kinds.get(name) == "text":
                 raise DataError(f"{role} column {name!r} holds text; numbers are needed.")
+        for name in self.counts:
+            if kinds.get(name) == "text":
+                raise DataError(f"The column of counts {name!r} holds text; numbers are needed.")
 
     def response_values(self, chunk: Chunk, levels: Sequence[Level] | None) -> np.ndarray:
-        """The response as numbers; with levels, the number of each row's level."""
+        """The response as numbers; with levels, the number of each row's level, or counts (row, level)."""
+        if self.counts:
+            return np.stack([np.asarray(chunk[name], np.float64) for name in self.counts], axis=1)
         expression = self.response
         values = expression.values(chunk, expression.category)
         if levels is not None:
@@ -393,7 +408,8 @@ class Roles:
         texts = {role: expression.text for role, expression in self.besides_response.items()}
         if self.censored is not None:
             texts["censored"] = self.censored.text
-        return {"response": self.response.text, "trials": self.trials} | texts
+        counts = {"counts": list(self.counts)} if self.counts else {}
+        return {"response": self.response.text, "trials": self.trials} | texts | counts
 
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Roles:
@@ -404,6 +420,7 @@ class Roles:
             _expression("exposure", stored.get("exposure")),
             trials if isinstance(trials, int) else _expression("trials", trials),
             _expression("censored", stored.get("censored")),
+            tuple(stored.get("counts", ())),
         )
 
 

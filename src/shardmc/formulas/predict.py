@@ -119,9 +119,11 @@ class Predictor:
         trials = self.design.roles.trial_values(chunk, count)
         return self.design.family.mean(self.linear(chunk, count), self.auxiliary, trials)
 
-    def simulated(self, chunk: Chunk, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Simulated responses (draw, row); for levels their numbers."""
-        trials = self.design.roles.trial_values(chunk, count)
+    def simulated(
+        self, chunk: Chunk, count: int, rng: np.random.Generator, totals: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Simulated responses (draw, row); for levels their numbers, or with `totals` their counts (..., level)."""
+        trials = self.design.roles.trial_values(chunk, count) if totals is None else totals
         return self.design.family.simulate(rng, self.linear(chunk, count), self.auxiliary, trials)
 
     def pieces(

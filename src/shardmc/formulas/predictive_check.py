@@ -10,7 +10,7 @@ from shardmc.data import as_source
 from shardmc.data.table import rows_at, spread_positions
 from shardmc.errors import OptionError
 from shardmc.formulas.chunk import Chunk, refuse_unknown
-from shardmc.formulas.families import Family, Statistic, share_of
+from shardmc.formulas.families import Family, Statistic
 from shardmc.formulas.predict import Predictor
 from shardmc.posterior import Posterior
 from shardmc.posterior.intervals import ends as interval_ends
@@ -69,7 +69,9 @@ def posterior_predictive_check(
     observed = design.roles.response_values(chunk, family.levels_of_response)
     expected = predictor.expected(chunk, count).mean(axis=0)
     ends = _shares_at_ends(expected, family) if family.equations else _means_at_ends(expected, family)
-    replicated = predictor.simulated(chunk, count, generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK))
+    rng = generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK)
+    totals = observed.sum(axis=1) if family.takes_counts else None
+    replicated = predictor.simulated(chunk, count, rng, totals)
     table = {
         name: _compare(statistic(observed[None])[0], statistic(replicated))
         for name, statistic in (family.statistics | ends).items()
@@ -93,7 +95,9 @@ def _shares_at_ends(expected: np.ndarray, family: Family) -> dict[str, Statistic
     found: dict[str, Statistic] = {}
     for number, level in enumerate(family.levels_of_response or ()):
         likely = np.argsort(expected[:, number], kind="stable")[-tenth:]
-        found[f"share of {level}, highest tenth"] = lambda y, rows=likely, k=number: share_of(k)(y[:, rows])
+        found[f"share of {level}, highest tenth"] = lambda y, rows=likely, k=number: family.share(k)(
+            y[:, rows]
+        )
     return found
 
 

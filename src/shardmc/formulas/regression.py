@@ -24,6 +24,7 @@ from shardmc.formulas.families import Family, ResponseSummary, named_family
 from shardmc.formulas.formula import Formula, Roles, levels_of
 from shardmc.formulas.group_checks import group_findings, refuse_groups
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
+from shardmc.formulas.level_counts import split_counts
 from shardmc.formulas.mixed import default_priors, start_of
 from shardmc.formulas.priors import Prior, choose_priors
 from shardmc.formulas.robust import Robust
@@ -83,6 +84,10 @@ def prepare(
     there are more.
     """
     columns = source.column_names
+    counts: tuple[str, ...] = ()
+    if family.takes_counts:
+        text, counts = split_counts(text)
+        family = replace(family, levels=counts)  # type: ignore[call-arg]
     spelled = read_spelling(text)
     refuse_cbind(spelled, family)
     offset, trials = one_of("offset", spelled.offset, offset), one_of("trials", spelled.trials, trials)
@@ -96,11 +101,11 @@ def prepare(
     taken = [*taken, *grouping, *spelled.columns]
     named = [
         name
-        for name in (offset, exposure, trials, censored, *taken)
+        for name in (offset, exposure, trials, censored, *counts, *taken)
         if isinstance(name, str) and name in columns
     ]
     formula = Formula.parse(text, columns, named)
-    roles = Roles.of(formula.response, family, columns, offset, exposure, trials, censored)
+    roles = Roles.of(formula.response, family, columns, offset, exposure, trials, censored, counts)
     varying = [Formula.parse(f"{formula.response.text} ~ {term.effects}", columns) for term in group_terms]
     used = list(dict.fromkeys([*roles.columns, *formula.columns, *(n for f in varying for n in f.columns)]))
     refuse_unknown([*used, *grouping], source)
@@ -307,8 +312,8 @@ def glm(
     family
         "gaussian", "bernoulli" ("bernoulli(link=probit)"), "binomial", "poisson", "negative_binomial",
         "zero_inflated_poisson", "zero_inflated_negative_binomial", "gamma", "lognormal", "inverse_gaussian",
-        "weibull", "beta", "student_t" ("student_t(df=4)"), "ordinal", "categorical", or a `Family`. Names of other
-        programs, such as "normal" and "negbinomial", are known too.
+        "weibull", "beta", "student_t" ("student_t(df=4)"), "ordinal", "categorical", "multinomial", or a `Family`.
+        Names of other programs, such as "normal" and "negbinomial", are known too.
     priors
         Name of a coefficient or term, "coefficients", "Intercept", "sigma", ... -> "normal(0, 1)" and the like, in the
         columns' own units. The intercept's is for all predictors at their means. Of group terms: the sds of effects,
@@ -447,7 +452,7 @@ class _Formula:
             notes=notes,
             findings=tuple(ordered((*posterior.findings, *_separation(prepared), *prepared.findings))),
             regression=Regression(
-                formula=design.encoder.formula.text,
+                formula=design.formula_text,
                 family=str(design.family),
                 priors={name: str(prior) for name, prior in design.priors.items()},
                 dropped_rows=prepared.dropped,

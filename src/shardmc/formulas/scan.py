@@ -67,7 +67,7 @@ def scan_table(
     response_levels: Sequence[Level] | None,
 ) -> TableSummary:
     """Read the columns of a formula once, piece by piece."""
-    response = ResponseSummary(roles.response.text, with_logs=family.summarises_logs)
+    response = ResponseSummary(roles.response_text, with_logs=family.summarises_logs)
     result = TableSummary(response=response)
     wanted = spread_positions(source.num_rows, SAMPLE, seed=0)
     texts: dict[str, set[Level]] = {name: set() for name, kind in kinds.items() if kind == "text"}
@@ -133,7 +133,7 @@ def _scan_response(
     bad = ~np.isfinite(response)
     if bad.any():
         raise DataError(
-            f"The response {roles.response.text!r} is not finite in {int(bad.sum())} rows or more, such as "
+            f"The response {roles.response_text!r} is not finite in {int(bad.sum())} rows or more, such as "
             f"{response[bad][0]}; drop those rows."
         )
     offset = None if family.location_scale else roles.offset_values(chunk)

@@ -8,14 +8,14 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from shardmc.errors import OptionError, RunError, unknown
-from shardmc.formulas.families.categorical import Categorical
+from shardmc.formulas.families.categorical import Categorical, Multinomial
 from shardmc.formulas.families.counts import (
     NegativeBinomial,
     Poisson,
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
-from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic, share_of
+from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
 from shardmc.formulas.families.numeric import Gaussian, StudentT
 from shardmc.formulas.families.ordinal import Ordinal
 from shardmc.formulas.families.positive import Gamma, InverseGaussian, Lognormal
@@ -35,6 +35,7 @@ __all__ = [
     "InverseGaussian",
     "Lognormal",
     "Moments",
+    "Multinomial",
     "NegativeBinomial",
     "Ordinal",
     "Poisson",
@@ -47,7 +48,6 @@ __all__ = [
     "families_with",
     "family_from_dict",
     "named_family",
-    "share_of",
 ]
 
 _ALL: tuple[type[Family], ...] = (
@@ -66,6 +66,7 @@ _ALL: tuple[type[Family], ...] = (
     StudentT,
     Ordinal,
     Categorical,
+    Multinomial,
 )
 _KINDS: dict[str, type[Family]] = {kind.name: kind for kind in _ALL}
 
@@ -97,7 +98,7 @@ _OTHER_NAMES = {
 
 
 def families_with(
-    feature: Literal["takes_exposure", "takes_trials", "takes_levels", "takes_censoring"],
+    feature: Literal["takes_exposure", "takes_trials", "takes_levels", "takes_censoring", "takes_counts"],
 ) -> str:
     """Names of the families that have a feature, for messages.
 

@@ -162,6 +162,8 @@ class Family(ABC):
     takes_levels: ClassVar[bool] = False
     """Whether the response is one of a few levels."""
     levels_are_ordered: ClassVar[bool] = False
+    takes_counts: ClassVar[bool] = False
+    """Whether the response is several columns, the counts of each level."""
     location: ClassVar[str] = "Intercept"
     """The parameter that moves the linear predictor of all rows."""
     location_is_auxiliary: ClassVar[bool] = False
@@ -302,6 +304,10 @@ class Family(ABC):
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
     ) -> np.ndarray:
         """Responses drawn from their distribution, (draw, row)."""
+
+    def share(self, number: int) -> Statistic:
+        """The share of a level, by its number."""
+        raise NotImplementedError(f"The response of family {self.name!r} has no levels.")
 
     @property
     def statistics(self) -> dict[str, Statistic]:

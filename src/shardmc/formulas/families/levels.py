@@ -77,6 +77,9 @@ class Levels(Family):
         """How often each level occurs."""
         return [(response.values or {}).get(float(number), 0) for number in range(len(self.levels))]
 
+    def share(self, number: int) -> Statistic:
+        return share_of(number)
+
     @property
     def statistics(self) -> dict[str, Statistic]:
-        return {f"share of {level}": share_of(number) for number, level in enumerate(self.levels)}
+        return {f"share of {level}": self.share(number) for number, level in enumerate(self.levels)}

@@ -1,22 +1,12 @@
-"""How results and progress look in a terminal."""
+"""How results look in a terminal."""
 
 from __future__ import annotations
 
 import math
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -103,39 +93,3 @@ def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> No
             console.print(said(f"{finding.level}: {finding.message} {finding.advice}".strip()))
     for note in posterior.notes:
         console.print(said(f"note: {note}"))
-
-
-class StageBars:
-    """One progress bar per stage, for `fit(progress=...)`. Use it as a context manager."""
-
-    def __init__(self, title: str = "") -> None:
-        self._title = title
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description:<24}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> StageBars:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        name = f"{self._title}{stage}"
-        if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=total)
-        task = self._tasks[name]
-        known = self._progress.tasks[self._progress.task_ids.index(task)].total or 0
-        # A stage that counts its shards ends with the plain "1 of 1" that every stage reports.
-        if total >= known:
-            self._progress.update(task, total=total, completed=done)
-        elif done == total:
-            self._progress.update(task, completed=known)

@@ -138,7 +138,7 @@ def fit(
     from rich.console import Console
 
     from shardmc.check import Certify
-    from shardmc.cli.console import StageBars, said, show_posterior
+    from shardmc.cli.console import said, show_posterior
     from shardmc.data import as_source
     from shardmc.formulas import glm
 
@@ -146,36 +146,35 @@ def fit(
     rows_read = 1.0 if certify_rows is None else certify_rows
     certify = Certify(certify_draws, most, rows_read, certify_mean, certify_sd)
     console = Console()
-    with StageBars() as bars:
-        posterior = glm(
-            formula,
-            as_source(
-                rows,
-                memory=None if memory is None else int(memory * 1e9),
-                scratch=scratch,
-                trust_files=trust_files,
-            ),
-            family=family,
-            priors=_priors(prior or []),
-            offset=offset,
-            exposure=exposure,
-            trials=_number_or_name(trials),
-            drop_missing=drop_missing,
-            shards=_shards(shards),
-            draws=draws,
-            seed=seed,
-            **({} if keep is None else {"keep": keep or None}),
-            weights=weights,
-            stratify=stratify,
-            sampler=sampler,
-            combiner=combiner,
-            engine=_engine(engine, scheduler, worker_timeout or None),
-            certify=True if certify_rows is None and certify == Certify() else certify,
-            polish=polish,
-            precision=precision,
-            run_dir=out,
-            progress=bars,
-        )
+    posterior = glm(
+        formula,
+        as_source(
+            rows,
+            memory=None if memory is None else int(memory * 1e9),
+            scratch=scratch,
+            trust_files=trust_files,
+        ),
+        family=family,
+        priors=_priors(prior or []),
+        offset=offset,
+        exposure=exposure,
+        trials=_number_or_name(trials),
+        drop_missing=drop_missing,
+        shards=_shards(shards),
+        draws=draws,
+        seed=seed,
+        **({} if keep is None else {"keep": keep or None}),
+        weights=weights,
+        stratify=stratify,
+        sampler=sampler,
+        combiner=combiner,
+        engine=_engine(engine, scheduler, worker_timeout or None),
+        certify=True if certify_rows is None and certify == Certify() else certify,
+        polish=polish,
+        precision=precision,
+        run_dir=out,
+        progress=None,
+    )
     show_posterior(console, posterior)
     if posterior.regression is not None:
         priors = posterior.regression.priors

@@ -31,6 +31,7 @@ from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws, score_of_blocks
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.fitting import FrontEnd, as_front_end, check_options, number_of_shards
+from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Locate
 from shardmc.posterior import Plan, Posterior
@@ -54,6 +55,7 @@ _PARTS = 20
 """A run is cut into this many calls of the compiled program, so that progress can be shown."""
 
 
+@shows_progress
 def subsample(
     model: Recipe | FrontEnd,
     data: Any,
@@ -66,7 +68,7 @@ def subsample(
     check: bool = True,
     certify: Certify | bool = True,
     precision: str = "auto",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Any,
 ) -> Posterior:
     """Draw from the posterior of all rows by a method that reads only some of them in every step.

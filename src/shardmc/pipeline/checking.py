@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import final
 
@@ -23,7 +24,9 @@ from shardmc.check import (
 )
 from shardmc.check.measured import FEWEST_GRADIENTS
 from shardmc.combiners.moments import pooled_count
-from shardmc.engine import ProgramCall
+from shardmc.data import Blocks
+from shardmc.engine import Engine, ProgramCall
+from shardmc.engine.engine import Program, T, Tree
 from shardmc.engine.threads import Threads
 from shardmc.locate import SampledGradients, gradients, gradients_call
 from shardmc.model import Model
@@ -48,6 +51,36 @@ def score_of_blocks(job: Job, state: State) -> Score:
     return lambda points: Gradients(gradients(job.model, blocks, mode, points, job.engine))
 
 
+@final
+@dataclass(frozen=True)
+class _Counted(Engine):
+    """An engine that tells how many shards of each round of gradients are finished."""
+
+    engine: Engine
+    log: Log
+    rounds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def map(
+        self,
+        program: Program[T],
+        blocks: Blocks,
+        per_shard: Tree,
+        shared: Tree,
+        shards: Sequence[int] | None = None,
+        on_done: Callable[[int], None] | None = None,
+        on_failure: Callable[[int, str], None] | None = None,
+    ) -> Iterator[tuple[int, T]]:
+        total = blocks.num_shards if shards is None else len(shards)
+        advance = self.log.part(f"gradients, round {next(self.rounds)}", total)
+
+        def done(shard: int) -> None:
+            advance(1)
+            if on_done is not None:
+                on_done(shard)
+
+        return self.engine.map(program, blocks, per_shard, shared, shards, done, on_failure)
+
+
 def _no_score(points: np.ndarray) -> Gradients:
     raise AssertionError("Without a mode there is no certificate.")
 
@@ -63,8 +96,9 @@ class CheckDraws(Stage):
 
     def run(self, job: Job, state: State, log: Log) -> State:
         background: dict[str, Future[Outcome]] = {}
+        counted = replace(job, engine=_Counted(job.engine, log))
         evidence = self._evidence(
-            job, state, lambda: np.nansum(background["chains"].result().per_shard["ess"], axis=0)
+            counted, state, lambda: np.nansum(background["chains"].result().per_shard["ess"], axis=0)
         )
         applicable = [check for check in CHECKS if check.applies(evidence)]
         threads = Threads(1, "shardmc-check")
@@ -156,7 +190,10 @@ class Polish(Stage):
         certificate, used = checked.certificate, checked.certified_at
         if certificate is None or used is None:
             return state.after(self, passes=0.0, notes=(*state.notes, _NO_MODE))
-        mode, score = known(state.located).mode, score_of_blocks(job, state)
+        mode, score = (
+            known(state.located).mode,
+            score_of_blocks(replace(job, engine=_Counted(job.engine, log)), state),
+        )
         inside = np.flatnonzero(np.isfinite(combined.theta).all(axis=1))
         rng, before = generator(job.seed, Purpose.POLISH), len(used)
 

@@ -97,10 +97,10 @@ _SAVE_MEMORY = (
 class Driver:
     """Runs the stages of a job one by one and assembles the posterior."""
 
-    def __init__(self, folder: Folder | None = None, progress: Progress | None = None) -> None:
+    def __init__(self, folder: Folder | None = None, progress: Progress | bool | None = None) -> None:
         refuse_after_fork()
         self._folder = Folder(None) if folder is None else folder
-        self._progress = progress
+        self._progress = progress if callable(progress) else None
         self._seconds: dict[str, float] = {}
 
     def timed(self, name: str, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -183,12 +183,18 @@ class _StageLog:
         self.folder.write(shard, chains)
 
     def counter(self, total: int) -> Callable[[int], None]:
-        done = 0
+        advance = self.part("", total)
+        return lambda _: advance(1)
 
-        def advance(_: int) -> None:
+    def part(self, what: str, total: int) -> Callable[[int], None]:
+        name, done = f"{self.name}: {what}" if what else self.name, 0
+        if what:
+            self.report(name, 0, total)
+
+        def advance(steps: int) -> None:
             nonlocal done
-            done += 1
-            self.report(self.name, min(done, total), total)
+            done = min(done + steps, total)
+            self.report(name, done, total)
 
         return advance
 

@@ -23,6 +23,7 @@ from shardmc.model.fingerprint import fingerprint
 from shardmc.pipeline.checking import CheckDraws, Polish
 from shardmc.pipeline.driver import Driver, Folder
 from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
+from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, LocateShards, SampleShards
 from shardmc.posterior import Plan, Posterior
@@ -65,6 +66,7 @@ class FrontEnd(Protocol):
         ...
 
 
+@shows_progress
 def fit(
     model: Recipe | FrontEnd,
     data: Data,
@@ -84,7 +86,7 @@ def fit(
     polish: bool = False,
     precision: str = "auto",
     run_dir: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Posterior:
     """Compute the posterior of a model given a large table, and measure how accurate it is.
 
@@ -131,7 +133,9 @@ def fit(
     run_dir
         A folder for finished shards. The same call with the same folder resumes an interrupted run.
     progress
-        A function that is called as progress(stage, done, total).
+        True, False, or a function that is called as progress(stage, done, total). By default bars show the stages and
+        how long they will take where a person is looking: if stderr is a terminal, and in notebooks. True writes lines
+        to stderr elsewhere. Nothing goes to stdout.
 
     Examples
     --------

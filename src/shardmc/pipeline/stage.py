@@ -115,6 +115,13 @@ class Log(Protocol):
         """A function to call after each of `total` steps."""
         ...
 
+    def part(self, what: str, total: int) -> Callable[[int], None]:
+        """A function to call with the number of further steps done, of `total` steps of a part of the stage.
+
+        `what` says what the part does; "" stands for the whole stage.
+        """
+        ...
+
 
 class Stage(ABC):
     """One step of a run. It does not depend on time, progress, files or other stages."""

@@ -150,6 +150,7 @@ def expectation_propagation(
         draws_per_shard=int(draws),
         precision=precision,
         certify=certified,
+        shuffled=True,
     )
     state = driver.run(job, (ChoosePrecision(), Locate(), LocateShards(), PropagateSites(how), CheckDraws()))
     plan = Plan(

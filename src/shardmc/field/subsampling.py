@@ -143,7 +143,7 @@ def _advised(posterior: Posterior, advice: str) -> Posterior:
     """The posterior with advice that fits the method where the checks' own is about shards and their samplers."""
 
     def fits(text: str) -> bool:
-        return re.search(r"\bshards?\b", text) is None
+        return re.search(r"\b(shards?|sampler)\b", text) is None
 
     def better(finding: Finding) -> Finding:
         return finding if fits(finding.advice) else replace(finding, advice=advice)

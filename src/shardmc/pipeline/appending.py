@@ -135,6 +135,7 @@ def append(
         # The bar is `keep` times the largest share of all rows; the shares here are those of the new rows.
         keep=None if keep is None or count == 1 else keep / factor,
         certify=certified if old_blocks is not None else None,
+        shuffled=True,
     )
     stages = (
         ChoosePrecision(near=Frame.at(old_mode.theta, growth * old_mode.curvature)),

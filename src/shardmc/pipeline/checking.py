@@ -17,6 +17,7 @@ from shardmc.check import (
     Evidence,
     Outcome,
     Score,
+    beside_certificate,
     certify_draws,
     ordered,
     polish_draws,
@@ -112,9 +113,10 @@ class CheckDraws(Stage):
         finally:
             threads.close()
         certified = next((outcome for outcome in outcomes if outcome.certificate is not None), Outcome(()))
+        findings = [finding for outcome in outcomes for finding in outcome.findings]
         checked = Checked(
             _shard_table(state, evidence, outcomes),
-            tuple(ordered(finding for outcome in outcomes for finding in outcome.findings)),
+            tuple(ordered(beside_certificate(findings, _is_within(certified.certificate)))),
             certified.certificate,
             certified.certified_at,
         )
@@ -144,6 +146,7 @@ class CheckDraws(Stage):
             effective=effective,
             rng=generator(job.seed, Purpose.CERTIFY),
             certify=job.certify,
+            shuffled=job.shuffled,
         )
 
 
@@ -169,6 +172,7 @@ def _shard_table(state: State, evidence: Evidence, outcomes: Iterable[Outcome]) 
         sampler=tuple(c.sampler for c in known(state.sampled).chains),
         draws=draws,
         mode=None if state.located is None else state.located.shard_modes,
+        chains=np.array([len(theta) for theta in evidence.chains]),
         **columns,
     )
 
@@ -213,11 +217,14 @@ class Polish(Stage):
                 lambda: certificate.ess,
                 exclude=used,
                 options=job.certify,
+                one_shard=state.blocks.num_shards == 1,
             )
             used = np.concatenate([used, chosen])
             return fresh
 
-        values, fresh, polished = polish_draws(combined.theta[inside], certificate, again)
+        values, fresh, polished = polish_draws(
+            combined.theta[inside], certificate, again, state.blocks.num_shards == 1
+        )
         if polished.rounds:
             combined = PosteriorDraws(
                 _filled(combined.theta, inside, values),
@@ -225,7 +232,8 @@ class Polish(Stage):
                 combined.shard,
             )
         others = [finding for finding in checked.findings if finding.check != "certificate"]
-        findings = tuple(ordered([*others, *verdict_findings(fresh)]))
+        beside = beside_certificate(others, _is_within(fresh))
+        findings = tuple(ordered([*beside, *verdict_findings(fresh)]))
         return state.after(
             self,
             passes=float(len(used) - before),
@@ -233,6 +241,10 @@ class Polish(Stage):
             checked=replace(checked, certificate=fresh, findings=findings),
             polished=polished,
         )
+
+
+def _is_within(certificate: Certificate | None) -> bool:
+    return certificate is not None and certificate.verdict == "within"
 
 
 def _filled(theta: np.ndarray, inside: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -200,6 +200,7 @@ def fit(
             keep=keep if count > 1 else None,
             certify=certified,
             polish=polish,
+            shuffled=shuffle,
         )
         state = driver.run(job, FIT_GROUPS if isinstance(blocks, GroupedBlocks) else FIT)
         plan = replace(

@@ -39,6 +39,8 @@ class Job:
     """A row is kept in every shard if its leverage exceeds this times the largest share; None keeps none."""
     certify: Certify | None = None
     polish: bool = False
+    shuffled: bool | None = None
+    """Whether rows went to shards at random; None if that is not known."""
 
 
 @dataclass(frozen=True)

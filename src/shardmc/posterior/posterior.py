@@ -85,12 +85,20 @@ class Posterior:
 
     @property
     def chains(self) -> tuple[int, int]:
-        """(chain, draw) in which the draws are laid out: a chain per shard where all gave equally many."""
+        """(chain, draw) in which the draws are laid out: the chains of the shards where all gave equally many."""
         if self.shard is None:
             return 1, self.num_draws
         shards, counts = np.unique(self.shard, return_counts=True)
-        in_order = (np.diff(self.shard) >= 0).all()
-        return (len(shards), int(counts[0])) if in_order and len(set(counts)) == 1 else (1, self.num_draws)
+        if (np.diff(self.shard) < 0).any() or len(set(counts)) > 1:
+            return 1, self.num_draws
+        ran = {1} if self.shards.chains is None else set(self.shards.chains[shards].tolist())
+        each, length = int(max(ran)), int(counts[0])
+        # Pooling thins the draws of a shard evenly, so that its chains keep equally many.
+        return (
+            (len(shards) * each, length // each)
+            if len(ran) == 1 and length % each == 0
+            else (len(shards), length)
+        )
 
     def flat(self) -> dict[str, np.ndarray]:
         """Every scalar parameter by its own name: `beta[0]` -> (draw,)."""

@@ -99,6 +99,8 @@ class ShardTable:
     mode: np.ndarray | None = field(default=None, metadata=axes("shard", "coordinate"))
     disagreement: np.ndarray | None = field(default=None, metadata=axes("shard"))
     """Q of the check of agreement."""
+    chains: np.ndarray | None = field(default=None, metadata=axes("shard"))
+    """How many chains each shard ran; its draws are theirs, one after the other."""
 
     @property
     def num_shards(self) -> int:

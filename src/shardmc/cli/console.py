@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from shardmc.posterior import Posterior
 
+_MOST_ROWS = 60
+"""Parameters that are shown unless all are asked for."""
 _VERDICT_STYLE = {"within": "bold green", "off": "bold red", "cannot tell": "bold yellow"}
 
 
@@ -72,15 +74,21 @@ def _heading(column: str) -> str:
     return column if len(column) < 7 else "\n".join(column.replace("_", " ").rsplit(" ", 1))
 
 
-def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> None:
-    """Summary, verdict, findings and notes of a result."""
+def show_posterior(
+    console: Console, posterior: Posterior, *, every: bool = False, notes: bool = False
+) -> None:
+    """Model, summary, verdict, findings and notes of a result: the first parameters or every one."""
     summary = posterior.summary()
-    shown = summary.head(most)
-    title = f"{posterior.num_draws:,} draws from {posterior.shards.num_shards} shards of {posterior.plan.rows:,} rows"
+    shown = summary if every else summary.head(_MOST_ROWS)
+    if posterior.regression is not None:
+        console.print(Text("Model: ", style="bold"), said(posterior.model), sep="")
+    shards = posterior.shards.num_shards
+    of = f"{shards} shard{'s' if shards > 1 else ''} of {posterior.plan.rows:,} rows"
+    title = f"{posterior.num_draws:,} draws from {of}"
     console.print(frame_table(shown, title))
+    if len(summary) > len(shown):
+        console.print(f"... and {len(summary) - len(shown)} more parameters: --all shows them.")
     console.print()
-    if len(summary) > most:
-        console.print(f"... and {len(summary) - most} more parameters.")
     if posterior.certificate is not None:
         style = _VERDICT_STYLE.get(posterior.certificate.verdict, "")
         console.print(
@@ -89,7 +97,7 @@ def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> No
     if posterior.polished is not None:
         console.print(said(posterior.polished.sentence))
     for finding in posterior.findings:
-        if finding.level != "note":
+        if finding.level != "note" or notes:
             console.print(said(f"{finding.level}: {finding.message} {finding.advice}".strip()))
     for note in posterior.notes:
         console.print(said(f"note: {note}"))

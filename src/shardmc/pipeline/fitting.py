@@ -86,6 +86,7 @@ def fit(
     polish: bool = False,
     precision: str = "auto",
     run_dir: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
     progress: Progress | bool | None = None,
 ) -> Posterior:
     """Compute the posterior of a model given a large table, and measure how accurate it is.
@@ -132,6 +133,9 @@ def fit(
         say which was used and why. JAX's configuration does not change, and rows stay float32 in memory.
     run_dir
         A folder for finished shards. The same call with the same folder resumes an interrupted run.
+    overwrite
+        Whether a run that is in the folder already is removed and started again, whatever it computed. Only its own
+        files are removed, after the new model is checked; a folder with other files and no run is refused.
     progress
         True, False, or a function that is called as progress(stage, done, total). By default bars show the stages and
         how long they will take where a person is looking: if stderr is a terminal, and in notebooks. True writes lines
@@ -170,7 +174,7 @@ def fit(
         "scaling": combiner.scaling,
         "precision": precision,
     }
-    with Folder(run_dir) as folder:
+    with Folder(run_dir, overwrite) as folder:
         driver = Driver(folder, progress)
         with precision_of_rows(precision):
             source = as_source(data)
@@ -207,7 +211,11 @@ def fit(
             plan, draws_per_shard=job.draws_per_shard, kept_rows=state.shards.num_kept, polish=polish
         )
         posterior = front_end.finish(driver.posterior(job, state, plan))
-        posterior = replace(posterior, findings=tuple(ordered((*posterior.findings, *doubtful))))
+        posterior = replace(
+            posterior,
+            findings=tuple(ordered((*posterior.findings, *doubtful))),
+            origin={**({"data": source.origin} if source.origin else {}), **posterior.origin},
+        )
         folder.write_posterior(posterior)
     return posterior
 

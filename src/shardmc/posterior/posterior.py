@@ -78,10 +78,32 @@ class Posterior:
     passes: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))
     """Stage -> how often it evaluated the likelihood of all rows: the cost, whatever the machine."""
     versions: Mapping[str, str] = field(default_factory=dict, metadata=read_by(dict))
+    origin: Mapping[str, str] = field(default_factory=dict, metadata=read_by(dict))
+    """The `date` of the run, and the name of the file of its rows, `data`, if there is one."""
 
     @property
     def num_draws(self) -> int:
         return len(self.theta)
+
+    @property
+    def model(self) -> str:
+        """The model in one line: formula, family and data; or the names of the parameters.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+        >>> shardmc.glm("y ~ 1", {"y": y}, shards=4, draws=200, check=False).model
+        'y ~ 1, family gaussian'
+        """
+        of = f" of {self.origin['data']}" if "data" in self.origin else ""
+        if self.regression is None:
+            names = list(map(shown, self.draws))
+            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+            return f"a model of {', '.join(names[:6])}{more}" + (f", rows{of}" if of else "")
+        return f"{self.regression.formula}, family {self.regression.family_in_words}" + (
+            f", rows{of}" if of else ""
+        )
 
     @property
     def chains(self) -> tuple[int, int]:

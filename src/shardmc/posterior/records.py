@@ -82,6 +82,20 @@ class Regression(_Record):
     design: Mapping[str, Any]
     """How columns become predictors, as `shardmc.formulas.design.Design` writes and reads it."""
 
+    @property
+    def family_in_words(self) -> str:
+        """The family as `glm` takes it, such as "bernoulli(link=probit)"."""
+        stored = dict(self.design["family"])
+        name = stored.pop("name")
+        # Other values, such as the levels of an ordered response, come from the rows.
+        options = ", ".join(f"{k}={v}" for k, v in stored.items() if isinstance(v, str | int | float))
+        return f"{name}({options})" if options else name
+
+    @property
+    def response(self) -> str:
+        """The response as the formula has it."""
+        return self.formula.partition("~")[0].strip()
+
 
 @dataclass(frozen=True)
 class ShardTable:

@@ -257,17 +257,11 @@ def call(plan: Plan, regression: Regression | None = None) -> str | None:
 
 def _arguments(regression: Regression) -> list[str]:
     """The arguments of glm that describe the model. Priors come from the result, since defaults depend on the rows."""
-    stored, roles = dict(regression.design["family"]), regression.design["roles"]
-    family = stored.pop("name")
-    # Other values, such as the levels of an ordered response, come from the rows.
-    options = ", ".join(
-        f"{key}={value}" for key, value in stored.items() if isinstance(value, str | int | float)
-    )
-    family += f"({options})" if options else ""
+    roles = regression.design["roles"]
     return [
         repr(regression.formula),
         "data",
-        f"family={family!r}",
+        f"family={regression.family_in_words!r}",
         *[f"{role}={roles[role]!r}" for role in ("offset", "exposure", "trials") if roles.get(role)],
         *["drop_missing=True"] * bool(regression.dropped_rows),
         "priors=posterior.regression.priors",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -378,3 +379,110 @@ def test_a_file_is_not_replaced_by_accident(rows, command):
     assert refused.returncode == 2
     assert "predicted.csv exists already" in refused.stderr
     assert command(*predict, "--force").returncode == 0
+
+
+# What Intercept_centered is.
+
+
+@pytest.fixture(scope="module")
+def years(table):
+    rng = np.random.default_rng(1)
+    rows = table.assign(year=rng.integers(2000, 2024, len(table)))
+    return shardmc.glm("y ~ x + year", rows, **OPTIONS)
+
+
+def test_a_centred_intercept_is_explained_wherever_it_is_shown(years, tmp_path):
+    assert "Intercept_centered" in years.summary().index
+    (note,) = [note for note in years.notes if "Intercept_centered" in note]
+    assert note.startswith("Intercept_centered is the value of Intercept of a row with year at 2011.")
+    page = years.report(tmp_path / "page.html").read_text()
+    assert "Intercept_centered is the value of Intercept" in page
+    assert "Intercept_centered is the value of Intercept" in years._repr_html_()
+
+
+def test_the_number_of_parameters_is_the_same_everywhere(years, tmp_path):
+    many = len(years.summary())
+    page = years.report(tmp_path / "page.html").read_text()
+    assert f"draws of {many} parameters" in page
+    assert f"draws of {many} parameters" in years._repr_html_()
+    assert not re.search(rf"\b(?!{many}\b)\d+ parameters\b", page.partition("</header>")[0])
+
+
+# The report and the notebook say what was fitted, and what was not examined.
+
+
+@pytest.fixture(scope="module")
+def heavy(tmp_path_factory):
+    """A Gaussian model of responses with heavy tails, in a file."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"x": rng.normal(size=4_000), "y": rng.standard_t(2, size=4_000)})
+    path = tmp_path_factory.mktemp("heavy") / "prices.parquet"
+    rows.to_parquet(path)
+    return shardmc.glm("y ~ x", str(path), **OPTIONS)
+
+
+def test_the_report_says_first_what_was_fitted(heavy, tmp_path):
+    page = heavy.report(tmp_path / "page.html").read_text()
+    top = page.partition('class="verdict')[0]
+    for words in ("y ~ x", "gaussian", "prices.parquet", "4,000", heavy.origin["date"]):
+        assert words in top.partition("<body>")[2]
+    assert "<dt>response</dt><dd>y</dd>" in top
+
+
+def test_a_saved_posterior_still_knows_its_data(heavy, tmp_path):
+    again = shardmc.load(heavy.save(tmp_path / "posterior.nc"))
+    assert again.model == heavy.model == "y ~ x, family gaussian, rows of prices.parquet"
+    assert again.origin == heavy.origin
+    assert again.predictive == heavy.predictive
+    assert again.chains == heavy.chains
+
+
+def test_the_report_says_what_was_not_examined_and_has_a_predictive_check(heavy, tmp_path):
+    page = heavy.report(tmp_path / "page.html").read_text()
+    assert "Not examined:" in page
+    assert "overdispersion" in page
+    assert '<a href="#predictive">' in page
+    assert 'id="predictive"' in page
+    assert heavy.predictive.statistics["max"]["p"] < 0.01
+    (finding,) = [f for f in heavy.findings if f.check == "predictive"]
+    assert finding.level == "note"
+    assert "does not reproduce" in finding.message
+
+
+def test_the_predictive_check_can_be_switched_off(table, tmp_path):
+    posterior = shardmc.glm("y ~ x", table, **OPTIONS, check=False, predictive=False)
+    assert posterior.predictive is None
+    page = posterior.report(tmp_path / "page.html").read_text()
+    assert 'id="predictive"' not in page
+    assert "posterior.predictive_check(rows)" in page
+
+
+def test_the_report_ends_without_a_dump(heavy, tmp_path):
+    page = heavy.report(tmp_path / "page.html").read_text()
+    assert heavy.plan.content not in page
+    assert "{&#39;" not in page
+    assert "normal(0, " in page  # priors are a table
+
+
+def test_parameters_come_in_the_order_of_the_formula(table, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = table.assign(**{f"x{k:02d}": rng.normal(size=len(table)) for k in range(30)})
+    formula = "y ~ " + " + ".join(f"x{k:02d}" for k in range(30))
+    posterior = shardmc.glm(formula, rows, **OPTIONS)
+    page = posterior.report(tmp_path / "page.html").read_text()
+    shown_names = re.findall(r'<th scope="row">(x\d\d)</th>', page.partition('class="as-error"')[0])
+    assert shown_names == [f"x{k:02d}" for k in range(30)]
+    assert "largest possible error first" in page
+    assert "<script" not in page
+
+
+def test_the_notebook_says_the_model(heavy):
+    page = heavy._repr_html_()
+    assert "y ~ x, family gaussian, rows of prices.parquet" in page
+
+
+def test_the_formula_of_a_mixed_model_has_its_groups(table, tmp_path):
+    rows = table.assign(clinic=np.arange(len(table)) % 20)
+    posterior = shardmc.glm("y ~ x + (1 | clinic)", rows, shards=2, draws=200, check=False)
+    assert posterior.regression.formula == "y ~ x + (1 | clinic)"
+    assert "y ~ x + (1 | clinic)" in posterior.report(tmp_path / "page.html").read_text()

@@ -104,6 +104,13 @@ CertifyMean = Annotated[
     float, typer.Option(help="The largest error of a mean that is within bounds, in posterior sd.")
 ]
 CertifySd = Annotated[float, typer.Option(help="The largest relative error of an sd that is within bounds.")]
+Predictive = Annotated[
+    bool,
+    typer.Option(
+        "--predictive/--no-predictive",
+        help="Compare a sample of the rows with simulated ones, for the report. It reads the table once more.",
+    ),
+]
 Report = Annotated[bool, typer.Option(help="Write report.html into the run folder.")]
 Force = Annotated[
     bool,
@@ -144,6 +151,7 @@ def fit(
     certify_rows: CertifyRows = None,
     certify_mean: CertifyMean = 0.1,
     certify_sd: CertifySd = 0.1,
+    predictive: Predictive = True,
     report: Report = True,
     force: Force = False,
     quiet: Quiet = False,
@@ -175,6 +183,7 @@ def fit(
         exposure=exposure,
         trials=_number_or_name(trials),
         drop_missing=drop_missing,
+        predictive=predictive,
         shards=_shards(shards),
         draws=draws,
         seed=seed,

@@ -23,7 +23,7 @@ from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
 from shardmc.posterior.loo import loo_of_model
 from shardmc.posterior.prediction import predict_by
-from shardmc.posterior.records import Plan, Regression, ShardTable
+from shardmc.posterior.records import Plan, PredictiveCheck, Regression, ShardTable
 from shardmc.posterior.summary import summary_by_name, table_of_draws
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
 from shardmc.types import Data, Finding
@@ -71,6 +71,8 @@ class Posterior:
     notes: tuple[str, ...] = field(default=(), metadata=read_by(tuple))
     regression: Regression | None = field(default=None, metadata=read_by(Regression.from_dict))
     """The formula, for a posterior that `glm` made."""
+    predictive: PredictiveCheck | None = field(default=None, metadata=read_by(PredictiveCheck.from_dict))
+    """What `predictive_check` says of a sample of the rows, for a posterior that `glm` made."""
     groups: GroupMoments | None = None
     """The effects of the groups of a mixed model; `effects` shows them."""
     seconds: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))

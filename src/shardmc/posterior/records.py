@@ -98,6 +98,16 @@ class Regression(_Record):
 
 
 @dataclass(frozen=True)
+class PredictiveCheck(_Record):
+    """Statistics of a sample of the rows beside those of simulated rows."""
+
+    rows: int
+    draws: int
+    statistics: Mapping[str, Mapping[str, float]]
+    """Name -> observed, mean, lower and upper end of 95 % of the simulated values, and p."""
+
+
+@dataclass(frozen=True)
 class ShardTable:
     """One row per shard: what it holds, where it lies, how its chains went, and its own draws."""
 

@@ -18,6 +18,8 @@ os.environ |= {
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    # No bars, even if the tests write to a terminal.
+    "TTY_INTERACTIVE": "0",
 }
 # Most of a test's time is compilation, so compile fast. `XLA_FLAGS= pytest ...` compiles as users do. If a release of
 # JAX drops one of these flags, XLA stops and names it.

@@ -285,9 +285,9 @@ def test_few_clusters_are_a_warning(workers):
 def test_dependence_and_overdispersion_are_named_as_not_examined(workers, robust):
     posterior = shardmc.glm("count ~ x", workers, "poisson", **QUICK)
     assert not_examined(posterior).startswith(
-        "Not examined: fit of the model, dependence of rows, overdispersion"
+        "Not examined: fit of the model beyond the predictive check, dependence of rows, overdispersion"
     )
-    assert not_examined(robust) == "Not examined: fit of the model."
+    assert not_examined(robust) == "Not examined: fit of the model beyond the predictive check."
 
 
 # Categories.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from shardmc.report import write_report
+from shardmc.report.choice import worst_first
 
 pytestmark = pytest.mark.browser
 
@@ -161,6 +162,37 @@ def test_page_in_a_window(name, width, pages, browser):
     requested = browser.requested()
     assert pages[name].resolve().as_uri() in requested
     assert [url for url in requested if not url.startswith(("file:", "data:"))] == []
+
+
+VERDICT_IS_SEEN = """
+[...document.querySelectorAll(".as-model .scroll")].every(part => {
+  const cells = [...part.querySelectorAll("tr > :last-child")];
+  return cells.every(cell => cell.getBoundingClientRect().right <= part.getBoundingClientRect().right + 1);
+})
+"""
+
+SHOWN_NAMES = """
+[...document.querySelectorAll("#estimates .names tbody th")]
+  .filter(cell => cell.offsetHeight > 0).map(cell => cell.textContent)
+"""
+
+
+@pytest.mark.parametrize("width", [600, 1200])
+def test_long_names_leave_the_certificate_in_view(width, pages, browser):
+    browser.open(pages["long names"], width=width)
+    assert browser.evaluate(VERDICT_IS_SEEN)
+    browser.evaluate("document.querySelector('.as-model tbody th').style.minWidth = '80rem'")
+    assert not browser.evaluate(VERDICT_IS_SEEN)  # the check can fail
+
+
+def test_a_switch_sorts_parameters_by_their_error(pages, cases, browser):
+    posterior = cases["off"]
+    names, worst = list(posterior.flat()), [posterior.names[k] for k in worst_first(posterior)]
+    assert names != worst  # otherwise nothing would change
+    browser.open(pages["off"], width=1200)
+    assert browser.evaluate(SHOWN_NAMES) == names
+    browser.evaluate("document.querySelector('label[for=order-error]').click()")
+    assert browser.evaluate(SHOWN_NAMES) == worst
 
 
 def test_checks_of_the_layout_can_fail(pages, browser):

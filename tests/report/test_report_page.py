@@ -31,7 +31,7 @@ CASES = (
     "bare",
     "polished",
 )
-VOID = {"meta", "link", "br", "hr", "img"}
+VOID = {"meta", "link", "br", "hr", "img", "input"}
 NASTY = ("<b>", "a & b", "$x_1$", '"quoted"', "<script>alert(1)</script>", "ünïcode")
 
 
@@ -226,10 +226,11 @@ def test_large_runs_give_small_pages(dim, shards, per_shard, make_posterior):
 
 def test_what_is_needed_to_repeat_the_run_is_there(pages):
     page = Page(pages["within"])
-    (code,) = page.texts("code")
+    code = next(text for text in page.texts("code") if "shardmc.fit(" in text)
     for part in ("shards=12", "draws=1200", "seed=7", "shardmc.Recenter()"):
         assert part in code
-    assert {"0.10.2", "3.11.9"} <= set(page.texts("dd"))
+    assert "0.10.2" in page.words
+    assert "3.11.9" in page.words
 
 
 @pytest.mark.slow

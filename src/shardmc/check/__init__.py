@@ -9,7 +9,7 @@ from shardmc.check.certification import (
     polish_draws,
     verdict_findings,
 )
-from shardmc.check.chains import ChainCheck, ChainDiagnostics, diagnose
+from shardmc.check.chains import ChainCheck, ChainDiagnostics, beside_certificate, diagnose
 from shardmc.check.check import Check, Evidence, Outcome, Score, ordered
 from shardmc.check.verdict import Bounds
 
@@ -26,6 +26,7 @@ __all__ = [
     "Polished",
     "Score",
     "agree",
+    "beside_certificate",
     "certify",
     "certify_draws",
     "certify_options",

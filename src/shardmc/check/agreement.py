@@ -24,6 +24,24 @@ _NO_INFORMATION = 0.05
 """A shard with less curvature than this, relative to all rows, holds almost no information in that direction."""
 _MOST_NAMED = 5
 
+_BAD_FIT = (
+    "the model fits badly: the rows depend on each other or vary more than it allows (overdispersion), and the "
+    "posterior is too narrow"
+)
+_LOOK = {
+    True: "Look at its rows: they may be corrupt, or have a rare level. stratify spreads levels evenly over shards.",
+    False: "Look at its rows: they may be corrupt, in file order, or have a rare level. Use shuffle=True.",
+    None: "Look at its rows: they may be corrupt, or differ from those of the other shards.",
+}
+"""What to do about a shard, by whether rows went to shards at random."""
+_WHY_SCATTERED = {
+    True: f"The rows went to shards at random, so {_BAD_FIT}. Add what makes rows alike, such as group terms, or take "
+    "a family with a free spread.",
+    False: f"Use shuffle=True, so that rows go to shards at random. If they are in random order already, {_BAD_FIT}.",
+    None: f"Either the shards hold different kinds of rows, or {_BAD_FIT}.",
+}
+"""Why all shards scatter, likewise."""
+
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
@@ -49,6 +67,7 @@ def agree(
     names: Sequence[str],
     level: float = LEVEL,
     dispersion: float = 1.0,
+    shuffled: bool | None = None,
 ) -> Agreement:
     r"""Compare every shard's mode and curvature with those of all rows.
 
@@ -75,6 +94,8 @@ def agree(
         The chance that any shard of random rows is called an outlier.
     dispersion
         Expected Q_i / d, if it is known: the sum over rows of g_j^T H^-1 g_j / d, where g_j is the gradient of row j.
+    shuffled
+        Whether rows went to shards at random; None if that is not known. The advice depends on it.
 
     Examples
     --------
@@ -100,8 +121,8 @@ def agree(
     eigenvalues, uninformed = _information(located, names)
     findings = [
         *_missing(located),
-        *_disagreement(outliers, q, moves, scatter, sizes, names),
-        *_scattered(outliers, q, len(names), scatter, dispersion),
+        *_disagreement(outliers, q, moves, scatter, sizes, names, shuffled),
+        *_scattered(outliers, q, len(names), scatter, dispersion, shuffled),
         *_uninformed(uninformed, located.num_shards),
     ]
     return Agreement(q, outliers, moves, scatter, float(np.nansum(q)), eigenvalues, uninformed, findings)
@@ -164,6 +185,7 @@ def _disagreement(
     scatter: float,
     sizes: np.ndarray,
     names: Sequence[str],
+    shuffled: bool | None,
 ) -> list[Finding]:
     """Name the shards that disagree, or report that many do."""
     expected = len(names) * max(scatter, 1.0)
@@ -173,7 +195,7 @@ def _disagreement(
             "agreement",
             f"Shard {i} ({int(sizes[i]):,} rows) disagrees with all rows (Q = {q[i]:,.0f}, expected about "
             f"{expected:,.0f}), mostly in {_moved(moves[i], names)}.",
-            "Look at its rows: they may be corrupt, in file order, or have a rare level. Use shuffle=True or stratify.",
+            _LOOK[shuffled],
             {"shard": int(i), "q": float(q[i]), "rows": int(sizes[i])},
         )
         for i in outliers[:_MOST_NAMED].tolist()
@@ -186,7 +208,7 @@ def _disagreement(
         "agreement",
         f"{len(outliers)} of {len(q)} shards disagree with all rows, mostly in {_moved(typical, names)}: "
         f"their modes scatter {scatter:,.1f} times as much as those of random samples.",
-        "Use shuffle=True, so that rows go to shards at random. If they do, the model fits badly (overdispersion).",
+        _WHY_SCATTERED[shuffled],
         {"shards": outliers.tolist(), "scatter": scatter},
     )
     return [many, *found]
@@ -199,7 +221,7 @@ def _moved(moves: np.ndarray, names: Sequence[str]) -> str:
 
 
 def _scattered(
-    outliers: np.ndarray, q: np.ndarray, dim: int, scatter: float, dispersion: float
+    outliers: np.ndarray, q: np.ndarray, dim: int, scatter: float, dispersion: float, shuffled: bool | None
 ) -> list[Finding]:
     """Report that all shards scatter too much although no single one stands out."""
     p_value = special.chdtrc(dim * max(int(np.isfinite(q).sum()) - 1, 1), np.nansum(q) / dispersion)
@@ -210,8 +232,7 @@ def _scattered(
             "warning" if scatter > _MOST_SCATTER else "note",
             "agreement",
             f"The modes of the shards scatter {scatter:.1f} times as much as the model predicts.",
-            "Either the model fits badly (overdispersion, dependent rows) and its posterior is too narrow, "
-            "or the rows did not go to shards at random.",
+            _WHY_SCATTERED[shuffled],
             {"scatter": scatter},
         )
     ]
@@ -245,5 +266,7 @@ class AgreementCheck(Check):
 
     def __call__(self, evidence: Evidence) -> Outcome:
         assert evidence.located is not None
-        found = agree(evidence.located, evidence.shares, evidence.sizes, evidence.names)
+        found = agree(
+            evidence.located, evidence.shares, evidence.sizes, evidence.names, shuffled=evidence.shuffled
+        )
         return Outcome(found.findings, {"disagreement": found.q})

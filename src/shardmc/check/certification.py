@@ -15,11 +15,6 @@ from shardmc.types import Finding, Gradients, Mode
 _MOST_DRAWS = 20_000
 """The most draws, evenly over the shards, that the certificate uses. Their noise is 0.007 sd, far below its bounds."""
 
-_ONE_SHARD = (
-    "There is one shard, so the chain has probably not reached all of the posterior: take more draws, use another "
-    'sampler such as "nuts", or use polish=True (--polish).'
-)
-
 
 @final
 class CertificateCheck(Check):
@@ -42,9 +37,8 @@ class CertificateCheck(Check):
             evidence.rng,
             evidence.effective,
             options=evidence.certify,
+            one_shard=len(evidence.shares) == 1,
         )
-        if certificate.verdict == "off" and len(evidence.shares) == 1:
-            certificate = replace(certificate, advice=_ONE_SHARD)
         return Outcome(verdict_findings(certificate), certificate=certificate, certified_at=chosen)
 
 
@@ -58,6 +52,7 @@ def certify_draws(
     effective: Callable[[], np.ndarray],
     exclude: np.ndarray | None = None,
     options: Certify | None = None,
+    one_shard: bool = False,
 ) -> tuple[Certificate, np.ndarray]:
     """The certificate of draws (draw, dim), and the indices of the draws at which it took gradients.
 
@@ -87,6 +82,7 @@ def certify_draws(
             rng=rng,
             shard=None if shard is None else shard[draws],
             row_noise=np.concatenate(noise, axis=1) if noise else None,
+            one_shard=one_shard,
         )
 
     certificate = None
@@ -114,10 +110,12 @@ def verdict_findings(certificate: Certificate) -> list[Finding]:
 _TIMES = {1: "once", 2: "twice", 3: "three times", 4: "four times", 5: "five times"}
 _UNKNOWN = 0.5
 """A ratio with a larger standard error is not reported."""
-_NOT_ENOUGH = (
-    "Polishing was not enough. Use fewer shards, or keep more rows in every shard (a smaller keep). The check of shard "
-    "agreement may name the cause."
-)
+_NOT_ENOUGH = {
+    False: "Polishing was not enough. Use fewer shards, or keep more rows in every shard (a smaller keep). The check "
+    "of shard agreement may name the cause.",
+    True: "Polishing was not enough, and there is one shard: take more draws, or use another sampler such as 'nuts'.",
+}
+"""By whether there is only one shard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +142,7 @@ def polish_draws(
     values: np.ndarray,
     certificate: Certificate,
     again: Callable[[np.ndarray], Certificate | None],
+    one_shard: bool = False,
 ) -> tuple[np.ndarray, Certificate, Polished]:
     """Polish draws until they are within bounds, or polishing no longer helps.
 
@@ -158,6 +157,8 @@ def polish_draws(
         Their certificate.
     again
         Certifies draws at points that no earlier certificate used. Returns None if too few are left.
+    one_shard
+        Whether the draws come from one shard only.
 
     Returns
     -------
@@ -196,7 +197,7 @@ def polish_draws(
             break
         values, certificate, rounds = moved, fresh, rounds + 1
     if rounds and certificate.verdict == "off":
-        certificate = replace(certificate, advice=_NOT_ENOUGH)
+        certificate = replace(certificate, advice=_NOT_ENOUGH[one_shard])
     return values, certificate, Polished(before, rounds, _sentence(before, certificate, rounds, halted))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -93,13 +93,15 @@ def _divergences(divergences: np.ndarray) -> list[Finding]:
     if not np.nansum(divergences) > 0:
         return []
     worst = int(np.nanargmax(divergences))
-    total = int(np.nansum(divergences))
+    total, one = int(np.nansum(divergences)), len(divergences) == 1
+    where = "" if one else f", {int(divergences[worst]):,} of them in shard {worst}"
     return [
         Finding(
             "warning",
             "chains",
-            f"{total:,} transitions diverged, {int(divergences[worst]):,} of them in shard {worst}.",
-            "Raise the target acceptance, as in sampler=shardmc.HMC(target_acceptance=0.95), or use fewer shards.",
+            f"{total:,} transitions diverged{where}.",
+            "Raise the target acceptance, as in sampler=shardmc.HMC(target_acceptance=0.95)"
+            f"{'' if one else ', or use fewer shards'}.",
             {"divergences": total, "shard": worst},
         )
     ]
@@ -109,14 +111,20 @@ def _acceptance(acceptance: np.ndarray) -> list[Finding]:
     low = np.flatnonzero(acceptance < _LOWEST_ACCEPTANCE)
     if not len(low):
         return []
-    worst = int(low[np.argmin(acceptance[low])])
+    worst, one = int(low[np.argmin(acceptance[low])]), len(acceptance) == 1
+    message = (
+        f"The sampler accepted only {acceptance[worst]:.1%} of its proposals."
+        if one
+        else f"{len(low)} of {len(acceptance)} shards accepted less than {_LOWEST_ACCEPTANCE:.0%} of their proposals; "
+        f"shard {worst} accepted {acceptance[worst]:.1%}."
+    )
+    closer = "" if one else ", or fewer shards, whose subposteriors are closer to a Gaussian"
     return [
         Finding(
             "warning",
             "chains",
-            f"{len(low)} of {len(acceptance)} shards accepted less than {_LOWEST_ACCEPTANCE:.0%} of their proposals; "
-            f"shard {worst} accepted {acceptance[worst]:.1%}.",
-            'Use sampler="hmc", or fewer shards, whose subposteriors are closer to a Gaussian.',
+            message,
+            f'Use sampler="hmc"{closer}.',
             {"shards": low.tolist(), "acceptance": float(acceptance[worst])},
         )
     ]
@@ -128,16 +136,39 @@ def _mixing(r_hat: np.ndarray, limit: np.ndarray, names: Sequence[str]) -> list[
         return []
     shards = np.flatnonzero(beyond.any(axis=1))
     shard, worst = np.unravel_index(int(np.where(beyond, r_hat, 0).argmax()), r_hat.shape)
+    of, where = (
+        (f"Chains of {len(shards)} of {len(r_hat)} shards", f" in shard {shard}")
+        if len(r_hat) > 1
+        else ("The chains", "")
+    )
+    number = f"R-hat of {names[int(worst)]}{where} is {r_hat[shard, worst]:.2f}"
     return [
         Finding(
             "warning",
             "chains",
-            f"Chains of {len(shards)} of {len(r_hat)} shards have not mixed: R-hat of {names[int(worst)]} in shard "
-            f"{shard} is {r_hat[shard, worst]:.2f}.",
+            f"{of} have not mixed: {number}.",
             "Use more draws, a longer warm-up (warmup of the sampler) or another sampler.",
             {"shards": shards.tolist(), "r_hat": float(r_hat[shard, worst])},
         )
     ]
+
+
+def beside_certificate(findings: Iterable[Finding], within: bool) -> list[Finding]:
+    """The findings as they read beside the verdict: if it is "within", slow chains and few draws are notes."""
+    return [_outweighed(each) if within and each.check == "chains" else each for each in findings]
+
+
+def _outweighed(finding: Finding) -> Finding:
+    if "r_hat" in finding.values:
+        slow = finding.message.replace("have not mixed", "mix slowly")
+        said = f"{slow} The certificate measures the combined draws themselves and finds them within bounds."
+        advice = "Nothing has to be done. More draws or a longer warm-up would make R-hat smaller."
+    elif "ess" in finding.values:
+        said = f"{finding.message} The certificate finds means and sds within bounds all the same."
+        advice = "Take more draws if the ends of intervals matter: they are less precise than means and sds."
+    else:
+        return finding
+    return replace(finding, level="note", message=said, advice=advice)
 
 
 def _few_draws(ess: np.ndarray, names: Sequence[str]) -> list[Finding]:

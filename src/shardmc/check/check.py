@@ -35,6 +35,8 @@ class Evidence:
     rng: np.random.Generator
     certify: Certify | None
     """Effort and bounds of the certificate; None for no certificate."""
+    shuffled: bool | None = None
+    """Whether rows went to shards at random; None if that is not known."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,8 +56,8 @@ class Decision:
     """What would settle "cannot tell": gradients at more draws, or more draws."""
 
 
-def decide(measured: Measured, bounds: Bounds) -> Decision:
-    """The verdict that the measured errors allow.
+def decide(measured: Measured, bounds: Bounds, one_shard: bool = False) -> Decision:
+    """The verdict that the measured errors allow, with advice that fits one shard or many.
 
     "off": the error of a mean, an sd or a combination exceeds its bound, and is significant at a family-wise level
     given the Monte Carlo noise. "within": all errors, Monte Carlo noise included, are inside the bounds with their
@@ -79,24 +79,40 @@ def decide(measured: Measured, bounds: Bounds) -> Decision:
     )
     worst = _worst(measured, bounds, level) if confirmed.all() else None
     if "off" in verdicts:
-        return Decision("off", verdicts, _off_sentence(measured, bounds, off_mean | off_sd), _OFF_ADVICE)
+        sentence = _off_sentence(measured, bounds, off_mean | off_sd)
+        return Decision("off", verdicts, sentence, _OFF_ADVICE[one_shard])
     if worst is not None:
-        return Decision("off", verdicts, worst, _OFF_ADVICE)
-    doubt = _doubt(measured, bounds, clear)
+        return Decision("off", verdicts, worst, _OFF_ADVICE[one_shard])
+    doubt = _doubt(measured, bounds, clear, one_shard)
     if doubt is None:
         percent = f"{100 * bounds.sd:g} %"
         sentence = f"Within bounds: every mean within {bounds.mean:g} sd and every sd within {percent}."
         return Decision("within", verdicts, sentence, "")
-    correctable = _strange(measured) is None and not (clear.all() and _misshapen(measured))
+    correctable = _strange(measured, one_shard) is None and not (clear.all() and _misshapen(measured))
     return Decision(
         "cannot tell", verdicts, f"Cannot tell: {doubt.reason}.", doubt.advice, correctable, doubt.remedy
     )
 
 
-_OFF_ADVICE = (
-    "Use fewer shards, keep more rows in every shard (a smaller keep), or use polish=True (--polish). "
-    "The check of shard agreement may name the cause."
-)
+_OFF_ADVICE = {
+    False: "Use fewer shards, keep more rows in every shard (a smaller keep), or use polish=True (--polish). "
+    "The check of shard agreement may name the cause.",
+    True: "There is one shard, so the chain has probably not reached all of the posterior: take more draws, use "
+    'another sampler such as "nuts", or use polish=True (--polish).',
+}
+"""By whether there is only one shard."""
+_SHAPE_ADVICE = {
+    False: "Look at the marginal densities of the shards; use fewer shards or another sampler.",
+    True: "There is one shard: look at its marginal densities, take more draws, or use another sampler.",
+}
+_SKEWED_ADVICE = {
+    False: "Or compare with a run of fewer shards, transform the parameter, or use a stronger prior.",
+    True: "There is one shard: or compare with another sampler, transform the parameter, or use a stronger prior.",
+}
+_SURPRISE_ADVICE = {
+    False: "There may be another mode: look at the modes of the shards.",
+    True: "There may be another mode: look at the draws of the one shard, and run it with another seed.",
+}
 
 
 def _verdict(off: bool, clear: bool) -> Verdict:
@@ -145,15 +161,15 @@ class _Doubt:
     remedy: Remedy = ""
 
 
-def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray) -> _Doubt | None:
+def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray, one_shard: bool) -> _Doubt | None:
     """The most serious reason why the verdict is not "within"."""
-    strange = _strange(measured)
+    strange = _strange(measured, one_shard)
     if strange is not None:
         return strange
     if _misshapen(measured):
         return _Doubt(
             f"means and sds look right, but the shape does not (Stein discrepancy, p = {measured.stein.p_value:.2g})",
-            "Look at the marginal densities of the shards; use fewer shards or another sampler.",
+            _SHAPE_ADVICE[one_shard],
         )
     return _loose(measured, bounds) if clear.all() else _imprecise(measured, bounds, clear)
 
@@ -162,7 +178,7 @@ def _misshapen(measured: Measured) -> bool:
     return measured.stein.p_value < _SHAPE_LEVEL
 
 
-def _strange(measured: Measured) -> _Doubt | None:
+def _strange(measured: Measured, one_shard: bool) -> _Doubt | None:
     """Why the measured errors cannot be relied on, and what to do."""
     if measured.num_gradients < FEWEST_GRADIENTS:
         return _Doubt(
@@ -180,8 +196,7 @@ def _strange(measured: Measured) -> _Doubt | None:
         return _Doubt(
             f"the posterior of {measured.names[worst]} is too far from a Gaussian to be measured by gradients "
             f"at {measured.num_gradients} draws",
-            f"{_gradients(measured, 3.0)} Or compare with a run of fewer shards, transform the parameter, or use a "
-            "stronger prior.",
+            f"{_gradients(measured, 3.0)} {_SKEWED_ADVICE[one_shard]}",
             "gradients",
         )
     if (measured.surprise > _MOST_SURPRISE).any():
@@ -189,7 +204,7 @@ def _strange(measured: Measured) -> _Doubt | None:
         return _Doubt(
             f"for {measured.names[worst]}, the gradient at one draw differs by {measured.surprise[worst]:.2g} sd from "
             "what the other gradients predict",
-            "There may be another mode: look at the modes of the shards.",
+            _SURPRISE_ADVICE[one_shard],
             "gradients",
         )
     return None

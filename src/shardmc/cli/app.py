@@ -54,6 +54,7 @@ def _raised(text: str) -> tuple[str, int]:
 for command in (
     fitting.fit,
     runs.predict,
+    runs.summary,
     runs.report,
     runs.status,
     combining.combine,

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from shardmc.cli.printing import (
+    AsCsv,
+    AsJson,
+    Every,
+    Force,
+    Printing,
+    Quiet,
+    Verbose,
+    console,
+    refuse_existing,
+)
 
 Files = Annotated[list[Path], typer.Argument(help="Draws of the shards, one netCDF or CSV file each.")]
 Shares = Annotated[
@@ -30,6 +39,12 @@ def combine(
         bool,
         typer.Option("--other-models", help="Accept files of sites whose models have different hashes."),
     ] = False,
+    force: Force = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    every: Every = False,
 ) -> None:
     """Combine the draws of shards into draws of the full posterior.
 
@@ -40,25 +55,28 @@ def combine(
     Files that sample_shard wrote contain their shares and modes. The result is then a posterior with diagnostics,
     which `shardmc report` shows.
     """
-    from rich.console import Console
-
     import shardmc
     from shardmc.cli.console import said
+    from shardmc.errors import OptionError
 
-    console = Console()
-    if _are_sites(_existing(files)):
-        _combine_sites(console, files, out, combiner, shares, seed, other_models)
+    printing = Printing(quiet, verbose, as_json, as_csv, every)
+    sites = _are_sites(_existing(files))
+    refuse_existing(out, force)
+    if sites:
+        _combine_sites(printing, files, out, combiner, shares, seed, other_models)
         return
+    if as_json or as_csv:
+        raise OptionError("--json and --csv need files that sample_shard wrote: other draws have no summary.")
     result = shardmc.combine(_existing(files), combiner, shares=_shares(shares), seed=seed)
     result.save(out)
-    console.print(
-        said(
-            f"Combined {len(files)} shards by {combiner} into {len(result.values):,} draws of {_names(result)}."
-        )
+    if quiet:
+        return
+    combined = (
+        f"Combined {len(files)} shards by {combiner} into {len(result.values):,} draws of {_names(result)}."
     )
-    for note in result.notes:
-        console.print(said(f"note: {note}"))
-    console.print(said(f"Wrote {out}."), soft_wrap=True)
+    for line in (combined, *(f"note: {note}" for note in result.notes)):
+        console().print(said(line))
+    console().print(said(f"Wrote {out}."), soft_wrap=True)
 
 
 def compare(
@@ -78,8 +96,6 @@ def compare(
     seed: Seed = 0,
 ) -> None:
     """Apply several combiners to the same shards and show the distance of each from a reference."""
-    from rich.console import Console
-
     import shardmc
     from shardmc.cli.console import said
     from shardmc.errors import unknown
@@ -95,11 +111,10 @@ def compare(
         others=_others(others),
         seed=seed,
     )
-    console = Console()
-    console.print(said(str(result)), soft_wrap=True)
+    console().print(said(str(result)), soft_wrap=True)
     for name, notes in result.notes.items():
         for note in notes:
-            console.print(said(f"{name}: {note}"))
+            console().print(said(f"{name}: {note}"))
 
 
 def _are_sites(files: list[str]) -> bool:
@@ -117,7 +132,7 @@ def _are_sites(files: list[str]) -> bool:
 
 
 def _combine_sites(
-    console: Console,
+    printing: Printing,
     files: list[Path],
     out: Path,
     combiner: str,
@@ -125,16 +140,16 @@ def _combine_sites(
     seed: int,
     other_models: bool,
 ) -> None:
-    from shardmc.cli.console import said, show_posterior
     from shardmc.errors import OptionError
     from shardmc.pipeline.sites import combine_sites
 
     if shares is not None:
         raise OptionError("Leave out --shares: files that sample_shard wrote contain their shares.")
-    posterior = combine_sites(files, combiner=combiner, seed=seed, other_models=other_models)
+    posterior = combine_sites(
+        files, combiner=combiner, seed=seed, other_models=other_models, progress=printing.progress
+    )
     posterior.save(out)
-    show_posterior(console, posterior)
-    console.print(said(f"Wrote {out}."), soft_wrap=True)
+    printing.show(posterior, f"Wrote {out}.")
 
 
 def _names(result) -> str:

@@ -1,22 +1,12 @@
-"""How results and progress look in a terminal."""
+"""How results look in a terminal."""
 
 from __future__ import annotations
 
 import math
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +17,8 @@ if TYPE_CHECKING:
 
     from shardmc.posterior import Posterior
 
+_MOST_ROWS = 60
+"""Parameters that are shown unless all are asked for."""
 _VERDICT_STYLE = {"within": "bold green", "off": "bold red", "cannot tell": "bold yellow"}
 
 
@@ -82,17 +74,23 @@ def _heading(column: str) -> str:
     return column if len(column) < 7 else "\n".join(column.replace("_", " ").rsplit(" ", 1))
 
 
-def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> None:
-    """Summary, verdict, findings and notes of a result."""
+def show_posterior(
+    console: Console, posterior: Posterior, *, every: bool = False, notes: bool = False
+) -> None:
+    """Model, summary, verdict, findings and notes of a result: the first parameters or every one."""
     from shardmc.posterior.unexamined import not_examined
 
     summary = posterior.summary()
-    shown = summary.head(most)
-    title = f"{posterior.num_draws:,} draws from {posterior.shards.num_shards} shards of {posterior.plan.rows:,} rows"
+    shown = summary if every else summary.head(_MOST_ROWS)
+    if posterior.regression is not None:
+        console.print(Text("Model: ", style="bold"), said(posterior.model), sep="")
+    shards = posterior.shards.num_shards
+    of = f"{shards} shard{'s' if shards > 1 else ''} of {posterior.plan.rows:,} rows"
+    title = f"{posterior.num_draws:,} draws from {of}"
     console.print(frame_table(shown, title))
+    if len(summary) > len(shown):
+        console.print(f"... and {len(summary) - len(shown)} more parameters: --all shows them.")
     console.print()
-    if len(summary) > most:
-        console.print(f"... and {len(summary) - most} more parameters.")
     if posterior.certificate is not None:
         style = _VERDICT_STYLE.get(posterior.certificate.verdict, "")
         console.print(
@@ -104,43 +102,7 @@ def show_posterior(console: Console, posterior: Posterior, most: int = 60) -> No
         console.print(said(posterior.adjusted.sentence))
     console.print(said(not_examined(posterior)))
     for finding in posterior.findings:
-        if finding.level != "note":
+        if finding.level != "note" or notes:
             console.print(said(f"{finding.level}: {finding.message} {finding.advice}".strip()))
     for note in posterior.notes:
         console.print(said(f"note: {note}"))
-
-
-class StageBars:
-    """One progress bar per stage, for `fit(progress=...)`. Use it as a context manager."""
-
-    def __init__(self, title: str = "") -> None:
-        self._title = title
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description:<24}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> StageBars:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        name = f"{self._title}{stage}"
-        if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=total)
-        task = self._tasks[name]
-        known = self._progress.tasks[self._progress.task_ids.index(task)].total or 0
-        # A stage that counts its shards ends with the plain "1 of 1" that every stage reports.
-        if total >= known:
-            self._progress.update(task, total=total, completed=done)
-        elif done == total:
-            self._progress.update(task, completed=known)

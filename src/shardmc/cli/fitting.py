@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from shardmc.cli.printing import AsCsv, AsJson, Every, Printing, Quiet, Verbose
+
+if TYPE_CHECKING:
+    from shardmc.posterior import Posterior
 
 Rows = Annotated[str, typer.Argument(help="A Parquet file or folder, or a CSV file: a path or a URL.")]
 Formula = Annotated[
@@ -123,7 +128,21 @@ CertifyMean = Annotated[
     float, typer.Option(help="The largest error of a mean that is within bounds, in posterior sd.")
 ]
 CertifySd = Annotated[float, typer.Option(help="The largest relative error of an sd that is within bounds.")]
+Predictive = Annotated[
+    bool,
+    typer.Option(
+        "--predictive/--no-predictive",
+        help="Compare a sample of the rows with simulated ones, for the report. It reads the table once more.",
+    ),
+]
 Report = Annotated[bool, typer.Option(help="Write report.html into the run folder.")]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Replace the run that is in the folder already. Only its own files are removed.",
+    ),
+]
 
 
 def fit(
@@ -161,63 +180,70 @@ def fit(
     certify_rows: CertifyRows = None,
     certify_mean: CertifyMean = 0.1,
     certify_sd: CertifySd = 0.1,
+    predictive: Predictive = True,
     report: Report = True,
+    force: Force = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    every: Every = False,
 ) -> None:
     """Fit a generalised linear (mixed) model to a table of any size, and print and save its certified posterior."""
-    from rich.console import Console
-
     from shardmc.check import Certify
-    from shardmc.cli.console import StageBars, said, show_posterior
     from shardmc.data import as_source
     from shardmc.formulas import glm
 
     most = max(certify_draws, Certify.max_draws)
     rows_read = 1.0 if certify_rows is None else certify_rows
     certify = Certify(certify_draws, most, rows_read, certify_mean, certify_sd)
-    console = Console()
-    with StageBars() as bars:
-        posterior = glm(
-            formula,
-            as_source(
-                rows,
-                memory=None if memory is None else int(memory * 1e9),
-                scratch=scratch,
-                trust_files=trust_files,
-            ),
-            family=family,
-            priors=_priors(prior or []),
-            offset=offset,
-            exposure=exposure,
-            trials=_number_or_name(trials),
-            censored=censored,
-            drop_missing=drop_missing,
-            drop_collinear=drop_collinear,
-            shards=_shards(shards),
-            draws=draws,
-            seed=seed,
-            **({} if keep is None else {"keep": keep or None}),
-            weights=weights,
-            survey_weights=survey_weights,
-            robust=clusters or robust,
-            stratify=stratify,
-            sampler=sampler,
-            combiner=combiner,
-            engine=_engine(engine, scheduler, worker_timeout or None),
-            certify=True if certify_rows is None and certify == Certify() else certify,
-            polish=polish,
-            precision=precision,
-            run_dir=out,
-            progress=bars,
-        )
-    show_posterior(console, posterior)
-    if posterior.regression is not None:
-        priors = posterior.regression.priors
-        first = list(priors.items())[:12]
-        more = f" and {len(priors) - len(first)} more" if len(priors) > len(first) else ""
-        console.print(said("Priors: " + ", ".join(f"{k} ~ {v}" for k, v in first) + more + "."))
+    printing = Printing(quiet, verbose, as_json, as_csv, every)
+    posterior = glm(
+        formula,
+        as_source(
+            rows,
+            memory=None if memory is None else int(memory * 1e9),
+            scratch=scratch,
+            trust_files=trust_files,
+        ),
+        family=family,
+        priors=_priors(prior or []),
+        offset=offset,
+        exposure=exposure,
+        trials=_number_or_name(trials),
+        censored=censored,
+        drop_missing=drop_missing,
+        drop_collinear=drop_collinear,
+        predictive=predictive,
+        shards=_shards(shards),
+        draws=draws,
+        seed=seed,
+        **({} if keep is None else {"keep": keep or None}),
+        weights=weights,
+        survey_weights=survey_weights,
+        robust=clusters or robust,
+        stratify=stratify,
+        sampler=sampler,
+        combiner=combiner,
+        engine=_engine(engine, scheduler, worker_timeout or None),
+        certify=True if certify_rows is None and certify == Certify() else certify,
+        polish=polish,
+        precision=precision,
+        run_dir=out,
+        overwrite=force,
+        progress=printing.progress,
+    )
     if report:
         posterior.report(out / "report.html")
-    console.print(said(f"Wrote {out}/posterior.nc{' and report.html' if report else ''}."), soft_wrap=True)
+    wrote = f"Wrote {out}/posterior.nc{' and report.html' if report else ''}."
+    printing.show(posterior, _priors_in_words(posterior), wrote)
+
+
+def _priors_in_words(posterior: Posterior) -> str:
+    priors = {} if posterior.regression is None else posterior.regression.priors
+    first = list(priors.items())[:12]
+    more = f" and {len(priors) - len(first)} more" if len(priors) > len(first) else ""
+    return "Priors: " + ", ".join(f"{name} ~ {prior}" for name, prior in first) + more + "."
 
 
 def _priors(given: list[str]) -> dict[str, str] | None:

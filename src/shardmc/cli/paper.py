@@ -23,8 +23,9 @@ def demo(
     from rich.console import Console
 
     import shardmc
-    from shardmc.cli.console import StageBars, frame_table, show_posterior
+    from shardmc.cli.console import frame_table, show_posterior
     from shardmc.errors import OptionError
+    from shardmc.pipeline.progress import reporting
     from shardmc.store.files import not_written
 
     if rows < 1000:
@@ -40,10 +41,9 @@ def demo(
         "(Example 2 of Wu and Robert, Average of Recentered Parallel MCMC)."
     )
     model = logistic_model(x.shape[1])
-    with StageBars() as bars:
-        posterior = shardmc.fit(model, (x, y), shards=shards, draws=draws, seed=seed, progress=bars)
-    with StageBars("all rows: ") as bars:
-        whole = shardmc.fit(model, (x, y), shards=1, draws=draws, seed=seed + 1, check=False, progress=bars)
+    posterior = shardmc.fit(model, (x, y), shards=shards, draws=draws, seed=seed)
+    with reporting(None, "all rows: ") as report:
+        whole = shardmc.fit(model, (x, y), shards=1, draws=draws, seed=seed + 1, check=False, progress=report)
     show_posterior(console, posterior)
     ours, full = posterior.summary(), whole.summary()
     table = pd.DataFrame(
@@ -118,11 +118,12 @@ def reproduce(
     """Recompute a result of the paper and compare it with the printed one."""
     from rich.console import Console
 
-    from shardmc.cli.console import StageBars, said
+    from shardmc.cli.console import said
     from shardmc.paper import reproduce as recompute
+    from shardmc.pipeline.progress import reporting
 
-    with StageBars() as bars:
-        written = recompute(name, out, quick=quick, covtype=covtype, progress=bars, seed=seed)
+    with reporting(None) as report:
+        written = recompute(name, out, quick=quick, covtype=covtype, progress=report, seed=seed)
     console = Console()
     for path in written:
         if path.suffix == ".md":

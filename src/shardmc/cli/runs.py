@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from shardmc.cli.printing import AsCsv, AsJson, Every, Force, Printing, Verbose, refuse_existing
 from shardmc.names import shown_text
 
 _MOST_NAMED = 12
@@ -43,6 +44,20 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder, made with --o
                 f"{len(found.missing)} are not computed yet ({shown}). Repeat the same call to continue the run."
             )
         )
+
+
+def summary(
+    run: Annotated[Path, typer.Argument(help="A run folder, or a file that Posterior.save wrote.")],
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    every: Every = False,
+) -> None:
+    """Print the result of a run again: parameters, certificate, findings."""
+    import shardmc
+
+    printing = Printing(verbose=verbose, as_json=as_json, as_csv=as_csv, every=every)
+    printing.show(shardmc.load(run))
 
 
 def report(
@@ -89,6 +104,7 @@ def predict(
             "population (no effects)."
         ),
     ] = "known",
+    force: Force = False,
 ) -> None:
     """Predict the response of new rows, with intervals."""
     import shardmc
@@ -97,6 +113,7 @@ def predict(
     kinds = ("link", "mean", "interval", "response")
     if kind not in kinds:
         raise unknown("kind of prediction", kind, kinds)
+    refuse_existing(out, force)
     options = {"interval": interval, "interval_kind": interval_kind, "draws": draws, "seed": seed}
     count = shardmc.load(run).predict_file(rows, out, kind, key=key or (), groups=groups, **options)
     typer.echo(shown_text(f"Wrote predictions of {count.rows:,} rows to {out}."))

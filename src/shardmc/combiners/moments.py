@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -308,8 +309,8 @@ def _repeat_notes(counts: np.ndarray, lengths: np.ndarray) -> tuple[str, ...]:
     repeated = np.flatnonzero(counts > 1.01 * lengths)  # not if shards differ by a row
     if len(repeated) == 0:
         return ()
-    most = np.max(counts[repeated] / lengths[repeated])
+    most = math.ceil(float(np.max(counts[repeated] / lengths[repeated])))
     return (
-        f"Draws of {listed(repeated)} were repeated (up to {most:.3g} times on average) to give those "
-        f"shards their share of the pooled draws.",
+        f"Draws of {listed(repeated)} were repeated, each up to {most} times, to give those shards their share of the "
+        "pooled draws.",
     )

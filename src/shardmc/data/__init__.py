@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 import narwhals as nw
 import narwhals.exceptions
@@ -66,7 +67,10 @@ def as_source(
         location = os.fspath(data)
         kind = CsvReader if location.endswith(SUFFIXES) else ParquetReader
         reader = kind(location, trusted=trust_files)
-        return TableSource(reader, columns, limits)
+        source = TableSource(reader, columns, limits)
+        # Without what a URL may tell of its user.
+        source.origin = PurePosixPath(location.partition("?")[0]).name
+        return source
     try:
         frame = nw.from_native(data, pass_through=True)
     except nw.exceptions.DuplicateError as error:

@@ -362,6 +362,8 @@ class Source(ABC):
     """Whether rows have named columns, which `select` can choose from."""
     column_names: tuple[str, ...]
     """All columns, selected or not."""
+    origin: str = ""
+    """The name of the file or folder that the rows come from, if they come from one."""
 
     @property
     def num_units(self) -> int:

@@ -25,6 +25,7 @@ from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.fitting import FrontEnd, as_front_end, check_options
+from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.shard_count import number_of_shards
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Locate, LocateShards
@@ -77,6 +78,7 @@ class Propagation:
             raise unknown("result of expectation propagation", self.result, get_args(Result))
 
 
+@shows_progress
 def expectation_propagation(
     model: Recipe | FrontEnd,
     data: Any,
@@ -91,7 +93,7 @@ def expectation_propagation(
     check: bool = True,
     certify: Certify | bool = True,
     precision: str = "auto",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Any,
 ) -> Posterior:
     """Approximate the posterior by a Gaussian that every shard has corrected (EP as a way of life, Gelman et al. 2014).
@@ -149,6 +151,7 @@ def expectation_propagation(
         draws_per_shard=int(draws),
         precision=precision,
         certify=certified,
+        shuffled=True,
     )
     state = driver.run(job, (ChoosePrecision(), Locate(), LocateShards(), PropagateSites(how), CheckDraws()))
     plan = Plan(

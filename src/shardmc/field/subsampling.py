@@ -31,6 +31,7 @@ from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws, score_of_blocks
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.fitting import FrontEnd, as_front_end, check_options
+from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.shard_count import number_of_shards
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Locate
@@ -55,6 +56,7 @@ _PARTS = 20
 """A run is cut into this many calls of the compiled program, so that progress can be shown."""
 
 
+@shows_progress
 def subsample(
     model: Recipe | FrontEnd,
     data: Any,
@@ -67,7 +69,7 @@ def subsample(
     check: bool = True,
     certify: Certify | bool = True,
     precision: str = "auto",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Any,
 ) -> Posterior:
     """Draw from the posterior of all rows by a method that reads only some of them in every step.
@@ -142,7 +144,7 @@ def _advised(posterior: Posterior, advice: str) -> Posterior:
     """The posterior with advice that fits the method where the checks' own is about shards and their samplers."""
 
     def fits(text: str) -> bool:
-        return re.search(r"\bshards?\b", text) is None
+        return re.search(r"\b(shards?|sampler)\b", text) is None
 
     def better(finding: Finding) -> Finding:
         return finding if fits(finding.advice) else replace(finding, advice=advice)

@@ -278,6 +278,22 @@ def location_name(design: Design) -> str:
     return design.family.location + (CENTERED if design.scaling.is_shifted else "")
 
 
+def note_on_location(design: Design) -> tuple[str, ...]:
+    """What a location that is sampled under another name means; nothing if it has its own."""
+    name, own = location_name(design), design.family.location
+    if name == own or not design.has_location:
+        return ()
+    shifts = [(n, s) for n, s in zip(design.names, design.scaling.shifts.tolist(), strict=True) if s]
+    listed = ", ".join(f"{column} at {shift:.6g}" for column, shift in shifts[:3])
+    more = f" and {len(shifts) - 3} more columns at their means" if len(shifts) > 3 else ""
+    at = f" of a row with {listed}{more}" if shifts else ""
+    less = f", less {design.scaling.response_shift:.6g}" if design.scaling.response_shift else ""
+    return (
+        f"{name} is the value of {own}{at}{less}. It is sampled instead of {own}, because such columns are far from "
+        f"zero, and {own} is computed from it.",
+    )
+
+
 def build_model(design: Design, start: Mapping[str, Any]) -> Model:
     """The model, with coefficients on the scale of the original columns.
 

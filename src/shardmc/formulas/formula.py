@@ -35,6 +35,8 @@ _AVAILABLE = "__formulaic_variables_available__"
 """Formulaic's key for the columns of `.`: its error about `.` without a table says to pass them so."""
 _ONE = "In a formula, a column called '1' looks like the intercept: rename it, for example to 'x1'."
 
+_LOGARITHM = re.compile(r"(?:np\.)?log(?:2|10|1p)?\((.+)\)")
+
 
 @final
 @dataclass(frozen=True)
@@ -389,12 +391,13 @@ class Roles:
             if bad.any():
                 raise DataError(
                     f"The exposure {self.exposure.text!r} must be positive, but it is {exposure[bad][0]:g} in "
-                    f"{int(bad.sum())} rows; drop those rows: nothing was at risk in them."
+                    f"{int(bad.sum())} rows; {_advice_on_exposure(self.exposure.text)}"
                 )
         if self.offset is not None and not np.isfinite(self.offset.values(chunk).astype(np.float64)).all():
+            inside = _LOGARITHM.fullmatch(self.offset.text)
+            why = "" if inside is None else f": where {inside[1]!r} is zero or below, it has no logarithm"
             raise DataError(
-                f"The offset {self.offset.text!r} is not finite in some rows; if it is a "
-                "logarithm, give exposure= instead, and drop rows where that is zero."
+                f"The offset {self.offset.text!r} is not finite in some rows{why}. Drop those rows."
             )
         trials = self.trial_values(chunk, count)
         bad = np.empty(0) if trials is None else trials[~((trials >= 1) & (trials == np.floor(trials)))]
@@ -455,6 +458,13 @@ def levels_of(
             f"\"C({name}, levels=['low', 'mid', 'high']) ~ ...\", or make it an ordered categorical."
         )
     return ordered[name]
+
+
+def _advice_on_exposure(text: str) -> str:
+    inside = _LOGARITHM.fullmatch(text)
+    if inside is not None:
+        return f"give exposure={inside[1]!r} instead: its logarithm is taken for you."
+    return "drop those rows: nothing was at risk in them."
 
 
 def _expression(role: str, given: str | None, columns: Sequence[str] = ()) -> Expression | None:

@@ -40,6 +40,9 @@ class GroupTerm:
         """The name of the factor, as R writes it."""
         return ":".join(self.columns)
 
+    def __str__(self) -> str:
+        return f"({self.effects} {'|' if self.correlated else '||'} {self.factor})"
+
 
 def split_formula(text: str) -> tuple[str, list[GroupTerm]]:
     """A formula without its group terms, and these terms.

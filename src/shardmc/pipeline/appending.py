@@ -30,6 +30,7 @@ from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.fitting import open_rows
+from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, LocateShards, SampleShards
 from shardmc.posterior import Posterior, ShardTable, load
@@ -43,6 +44,7 @@ _MUCH = 2.0
 """If the number of rows grows by more than this since the last fit from scratch, another fit is advised."""
 
 
+@shows_progress
 def append(
     posterior: Posterior | str | os.PathLike[str],
     model: Recipe,
@@ -59,7 +61,7 @@ def append(
     check: bool = True,
     certify: Certify | bool = True,
     precision: str = "auto",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Posterior:
     """Add M new rows to a posterior of N rows, in shards of their own.
 
@@ -133,6 +135,7 @@ def append(
         # The bar is `keep` times the largest share of all rows; the shares here are those of the new rows.
         keep=None if keep is None or count == 1 else keep / factor,
         certify=certified if old_blocks is not None else None,
+        shuffled=True,
     )
     stages = (
         ChoosePrecision(near=Frame.at(old_mode.theta, growth * old_mode.curvature)),

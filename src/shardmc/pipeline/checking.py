@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import final
 
@@ -16,6 +17,7 @@ from shardmc.check import (
     Evidence,
     Outcome,
     Score,
+    beside_certificate,
     certify_draws,
     ordered,
     polish_draws,
@@ -23,7 +25,9 @@ from shardmc.check import (
 )
 from shardmc.check.measured import FEWEST_GRADIENTS
 from shardmc.combiners.moments import pooled_count
-from shardmc.engine import ProgramCall
+from shardmc.data import Blocks
+from shardmc.engine import Engine, ProgramCall
+from shardmc.engine.engine import Program, T, Tree
 from shardmc.engine.threads import Threads
 from shardmc.locate import SampledGradients, gradients, gradients_call
 from shardmc.model import Model
@@ -48,6 +52,36 @@ def score_of_blocks(job: Job, state: State) -> Score:
     return lambda points: Gradients(gradients(job.model, blocks, mode, points, job.engine))
 
 
+@final
+@dataclass(frozen=True)
+class _Counted(Engine):
+    """An engine that tells how many shards of each round of gradients are finished."""
+
+    engine: Engine
+    log: Log
+    rounds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def map(
+        self,
+        program: Program[T],
+        blocks: Blocks,
+        per_shard: Tree,
+        shared: Tree,
+        shards: Sequence[int] | None = None,
+        on_done: Callable[[int], None] | None = None,
+        on_failure: Callable[[int, str], None] | None = None,
+    ) -> Iterator[tuple[int, T]]:
+        total = blocks.num_shards if shards is None else len(shards)
+        advance = self.log.part(f"gradients, round {next(self.rounds)}", total)
+
+        def done(shard: int) -> None:
+            advance(1)
+            if on_done is not None:
+                on_done(shard)
+
+        return self.engine.map(program, blocks, per_shard, shared, shards, done, on_failure)
+
+
 def _no_score(points: np.ndarray) -> Gradients:
     raise AssertionError("Without a mode there is no certificate.")
 
@@ -63,8 +97,9 @@ class CheckDraws(Stage):
 
     def run(self, job: Job, state: State, log: Log) -> State:
         background: dict[str, Future[Outcome]] = {}
+        counted = replace(job, engine=_Counted(job.engine, log))
         evidence = self._evidence(
-            job, state, lambda: np.nansum(background["chains"].result().per_shard["ess"], axis=0)
+            counted, state, lambda: np.nansum(background["chains"].result().per_shard["ess"], axis=0)
         )
         applicable = [check for check in CHECKS if check.applies(evidence)]
         threads = Threads(1, "shardmc-check")
@@ -78,9 +113,10 @@ class CheckDraws(Stage):
         finally:
             threads.close()
         certified = next((outcome for outcome in outcomes if outcome.certificate is not None), Outcome(()))
+        findings = [finding for outcome in outcomes for finding in outcome.findings]
         checked = Checked(
             _shard_table(state, evidence, outcomes),
-            tuple(ordered(finding for outcome in outcomes for finding in outcome.findings)),
+            tuple(ordered(beside_certificate(findings, _is_within(certified.certificate)))),
             certified.certificate,
             certified.certified_at,
         )
@@ -110,6 +146,7 @@ class CheckDraws(Stage):
             effective=effective,
             rng=generator(job.seed, Purpose.CERTIFY),
             certify=job.certify,
+            shuffled=job.shuffled,
         )
 
 
@@ -135,6 +172,7 @@ def _shard_table(state: State, evidence: Evidence, outcomes: Iterable[Outcome]) 
         sampler=tuple(c.sampler for c in known(state.sampled).chains),
         draws=draws,
         mode=None if state.located is None else state.located.shard_modes,
+        chains=np.array([len(theta) for theta in evidence.chains]),
         **columns,
     )
 
@@ -156,7 +194,10 @@ class Polish(Stage):
         certificate, used = checked.certificate, checked.certified_at
         if certificate is None or used is None:
             return state.after(self, passes=0.0, notes=(*state.notes, _NO_MODE))
-        mode, score = known(state.located).mode, score_of_blocks(job, state)
+        mode, score = (
+            known(state.located).mode,
+            score_of_blocks(replace(job, engine=_Counted(job.engine, log)), state),
+        )
         inside = np.flatnonzero(np.isfinite(combined.theta).all(axis=1))
         rng, before = generator(job.seed, Purpose.POLISH), len(used)
 
@@ -176,11 +217,14 @@ class Polish(Stage):
                 lambda: certificate.ess,
                 exclude=used,
                 options=job.certify,
+                one_shard=state.blocks.num_shards == 1,
             )
             used = np.concatenate([used, chosen])
             return fresh
 
-        values, fresh, polished = polish_draws(combined.theta[inside], certificate, again)
+        values, fresh, polished = polish_draws(
+            combined.theta[inside], certificate, again, state.blocks.num_shards == 1
+        )
         if polished.rounds:
             combined = PosteriorDraws(
                 _filled(combined.theta, inside, values),
@@ -188,7 +232,8 @@ class Polish(Stage):
                 combined.shard,
             )
         others = [finding for finding in checked.findings if finding.check != "certificate"]
-        findings = tuple(ordered([*others, *verdict_findings(fresh)]))
+        beside = beside_certificate(others, _is_within(fresh))
+        findings = tuple(ordered([*beside, *verdict_findings(fresh)]))
         return state.after(
             self,
             passes=float(len(used) - before),
@@ -196,6 +241,10 @@ class Polish(Stage):
             checked=replace(checked, certificate=fresh, findings=findings),
             polished=polished,
         )
+
+
+def _is_within(certificate: Certificate | None) -> bool:
+    return certificate is not None and certificate.verdict == "within"
 
 
 def _filled(theta: np.ndarray, inside: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -26,10 +26,14 @@ from shardmc.types import Progress
 
 
 class Folder:
-    """A run folder, locked during the whole run. Without a path nothing is kept or found."""
+    """A run folder, locked during the whole run. Without a path nothing is kept or found.
 
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+    With `overwrite`, an earlier run in the folder is removed when the new one begins.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, overwrite: bool = False) -> None:
         self._run = None if path is None else Run(path)
+        self._overwrite = overwrite
 
     def __enter__(self) -> Self:
         return self
@@ -40,13 +44,15 @@ class Folder:
 
     def expect(self, source: Source, plan: Mapping[str, Any]) -> None:
         """Refuse a folder that belongs to other rows or another plan, before a row is read."""
-        if self._run is not None:
+        if self._run is not None and not self._overwrite:
             self._run.expect(plan, source.fingerprint, source.num_rows)
 
     def begin(self, source: Source, rows: Source, model: Model, plan: Plan) -> None:
         """Start the run in the folder, or resume the same one; refuse another. The model reads `rows` of the source."""
         if self._run is not None:
             computed = model.fingerprint(rows.row_shapes())
+            if self._overwrite:
+                self._run.discard()
             self._run.begin(Manifest(plan.to_dict(), data=source.fingerprint, model=computed))
 
     @property
@@ -97,10 +103,10 @@ _SAVE_MEMORY = (
 class Driver:
     """Runs the stages of a job one by one and assembles the posterior."""
 
-    def __init__(self, folder: Folder | None = None, progress: Progress | None = None) -> None:
+    def __init__(self, folder: Folder | None = None, progress: Progress | bool | None = None) -> None:
         refuse_after_fork()
         self._folder = Folder(None) if folder is None else folder
-        self._progress = progress
+        self._progress = progress if callable(progress) else None
         self._seconds: dict[str, float] = {}
 
     def timed(self, name: str, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -153,6 +159,7 @@ class Driver:
             seconds=self._seconds,
             passes=state.passes,
             versions=package_versions(),
+            origin={"date": time.strftime("%Y-%m-%d %H:%M")},
         )
 
     def _resumed(self, job: Job, stages: Sequence[Stage], state: State) -> tuple[State, Sequence[Stage]]:
@@ -184,12 +191,18 @@ class _StageLog:
         self.folder.write(shard, chains)
 
     def counter(self, total: int) -> Callable[[int], None]:
-        done = 0
+        advance = self.part("", total)
+        return lambda _: advance(1)
 
-        def advance(_: int) -> None:
+    def part(self, what: str, total: int) -> Callable[[int], None]:
+        name, done = f"{self.name}: {what}" if what else self.name, 0
+        if what:
+            self.report(name, 0, total)
+
+        def advance(steps: int) -> None:
             nonlocal done
-            done += 1
-            self.report(self.name, min(done, total), total)
+            done = min(done + steps, total)
+            self.report(name, done, total)
 
         return advance
 

@@ -24,6 +24,7 @@ from shardmc.model.pymc import call_to_write, is_pymc_model
 from shardmc.pipeline.checking import CheckDraws, Polish
 from shardmc.pipeline.driver import Driver, Folder
 from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
+from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.shard_count import number_of_shards, small_shards
 from shardmc.pipeline.stage import Job
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, LocateShards, SampleShards
@@ -68,6 +69,7 @@ class FrontEnd(Protocol):
 
 
 @knows_its_options()
+@shows_progress
 def fit(
     model: Recipe | FrontEnd,
     data: Data,
@@ -87,7 +89,8 @@ def fit(
     polish: bool = False,
     precision: str = "auto",
     run_dir: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    overwrite: bool = False,
+    progress: Progress | bool | None = None,
 ) -> Posterior:
     """Compute the posterior of a model given a large table, and measure how accurate it is.
 
@@ -133,8 +136,13 @@ def fit(
         say which was used and why. JAX's configuration does not change, and rows stay float32 in memory.
     run_dir
         A folder for finished shards. The same call with the same folder resumes an interrupted run.
+    overwrite
+        Whether a run that is in the folder already is removed and started again, whatever it computed. Only its own
+        files are removed, after the new model is checked; a folder with other files and no run is refused.
     progress
-        A function that is called as progress(stage, done, total).
+        True, False, or a function that is called as progress(stage, done, total). By default bars show the stages and
+        how long they will take where a person is looking: if stderr is a terminal, and in notebooks. True writes lines
+        to stderr elsewhere. Nothing goes to stdout.
 
     Examples
     --------
@@ -169,7 +177,7 @@ def fit(
         "scaling": combiner.scaling,
         "precision": precision,
     }
-    with Folder(run_dir) as folder:
+    with Folder(run_dir, overwrite) as folder:
         driver = Driver(folder, progress)
         with precision_of_rows(precision):
             source = as_source(data)
@@ -200,6 +208,7 @@ def fit(
             keep=keep if count > 1 else None,
             certify=certified,
             polish=polish,
+            shuffled=shuffle,
         )
         state = driver.run(job, FIT_GROUPS if isinstance(blocks, GroupedBlocks) else FIT)
         plan = replace(
@@ -207,7 +216,9 @@ def fit(
         )
         posterior = front_end.finish(driver.posterior(job, state, plan))
         posterior = replace(
-            posterior, findings=tuple(ordered((*posterior.findings, *counted.findings, *small)))
+            posterior,
+            findings=tuple(ordered((*posterior.findings, *counted.findings, *small))),
+            origin={**({"data": source.origin} if source.origin else {}), **posterior.origin},
         )
         folder.write_posterior(posterior)
     return posterior

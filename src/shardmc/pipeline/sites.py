@@ -21,6 +21,7 @@ from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.fitting import open_rows
+from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.site_checks import listed, refuse_contradiction, refuse_unlike
 from shardmc.pipeline.site_noise import with_noise
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
@@ -30,7 +31,7 @@ from shardmc.sample import Auto, Sampled, Sampler
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import Purpose, checked_seed, derived_seed
 from shardmc.store.site import Site, model_of, plain_supports, read_site
-from shardmc.types import Combiner, Data, Located, Mode
+from shardmc.types import Combiner, Data, Located, Mode, Progress
 
 _SUM_OF_SHARES = 1e-6
 _UNSURE = 0.1
@@ -39,6 +40,7 @@ _UNSURE = 0.1
 Sites = Sequence[str | os.PathLike[str] | Site]
 
 
+@shows_progress
 def sample_shard(
     model: Recipe,
     rows: Data,
@@ -55,6 +57,7 @@ def sample_shard(
     precision: str = "auto",
     min_rows: int = 50,
     noise: float = 0.0,
+    progress: Progress | bool | None = None,
 ) -> Site:
     """Sample the shard of one site, where its rows are.
 
@@ -76,7 +79,7 @@ def sample_shard(
         The mode of all rows from an earlier round: what `locate_sites` returned, or the posterior of `combine_sites`,
         or its file. The site then adds the gradient and curvature of its density at that point, and one Newton step
         leads to the mode of all rows.
-    draws, sampler, engine, weights, precision
+    draws, sampler, engine, weights, precision, progress
         As in `fit`.
     seed
         May be the same at all sites: draws of different sites are independent because `shard` differs.
@@ -125,7 +128,7 @@ def sample_shard(
         LocateSite(common),
         SampleShards(),
     )
-    state = Driver().run(job, stages)
+    state = Driver(progress=progress).run(job, stages)
     (chains,) = known(state.sampled).chains
     if chains.failure:
         raise SamplingError(f"The site's shard could not be sampled: {chains.failure}")
@@ -176,6 +179,7 @@ def locate_sites(sites: Sites) -> Mode:
     return _mode_of(_read(sites))
 
 
+@shows_progress
 def combine_sites(
     sites: Sites,
     *,
@@ -183,6 +187,7 @@ def combine_sites(
     combiner: str | Combiner = "recenter",
     seed: int = 0,
     other_models: bool = False,
+    progress: Progress | bool | None = None,
 ) -> Posterior:
     """Compute draws of the posterior of all rows from the sites' files.
 
@@ -198,6 +203,8 @@ def combine_sites(
         For combiners that draw random numbers.
     other_models
         Whether sites may have models with different hashes: the same model under other versions of Python or JAX.
+    progress
+        As in `shardmc.fit`.
 
     Returns
     -------
@@ -239,7 +246,7 @@ def combine_sites(
         sampled=Sampled(tuple(site.chains for site in read), "rescaled", passes=0.0),
         notes=notes,
     )
-    driver = Driver()
+    driver = Driver(progress=progress)
     state = driver.run(job, (Combine(), CheckDraws()), state)
     plan = Plan(
         rows=elsewhere.num_rows,

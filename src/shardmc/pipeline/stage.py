@@ -39,6 +39,8 @@ class Job:
     """A row is kept in every shard if its leverage exceeds this times the largest share; None keeps none."""
     certify: Certify | None = None
     polish: bool = False
+    shuffled: bool | None = None
+    """Whether rows went to shards at random; None if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,13 @@ class Log(Protocol):
 
     def counter(self, total: int) -> Callable[[int], None]:
         """A function to call after each of `total` steps."""
+        ...
+
+    def part(self, what: str, total: int) -> Callable[[int], None]:
+        """A function to call with the number of further steps done, of `total` steps of a part of the stage.
+
+        `what` says what the part does; "" stands for the whole stage.
+        """
         ...
 
 

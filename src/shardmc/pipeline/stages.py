@@ -153,7 +153,7 @@ class SampleShards(Stage):
             scaling=job.combiner.scaling,
             done=log.finished(),
             on_shard=log.write,
-            on_progress=log.counter(state.shards.num_shards),
+            part=log.part,
         )
         return state.after(self, passes=sampled.passes, sampled=sampled, notes=(*state.notes, *sampled.notes))
 

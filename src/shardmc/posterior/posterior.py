@@ -25,7 +25,7 @@ from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
 from shardmc.posterior.loo import loo_of_model
 from shardmc.posterior.prediction import predict_by
-from shardmc.posterior.records import Adjusted, Plan, Regression, ShardTable
+from shardmc.posterior.records import Adjusted, Plan, PredictiveCheck, Regression, ShardTable
 from shardmc.posterior.summary import summary_by_name, table_of_draws
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
 from shardmc.types import Data, Finding
@@ -79,6 +79,8 @@ class Posterior:
     notes: tuple[str, ...] = field(default=(), metadata=read_by(tuple))
     regression: Regression | None = field(default=None, metadata=read_by(Regression.from_dict))
     """The formula, for a posterior that `glm` made."""
+    predictive: PredictiveCheck | None = field(default=None, metadata=read_by(PredictiveCheck.from_dict))
+    """What `predictive_check` says of a sample of the rows, for a posterior that `glm` made."""
     groups: GroupMoments | None = None
     """The effects of the groups of a mixed model; `effects` shows them."""
     variables: tuple[Variable, ...] = field(default=(), metadata=read_by(_variables))
@@ -88,19 +90,49 @@ class Posterior:
     passes: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))
     """Stage -> how often it evaluated the likelihood of all rows: the cost, whatever the machine."""
     versions: Mapping[str, str] = field(default_factory=dict, metadata=read_by(dict))
+    origin: Mapping[str, str] = field(default_factory=dict, metadata=read_by(dict))
+    """The `date` of the run, and the name of the file of its rows, `data`, if there is one."""
 
     @property
     def num_draws(self) -> int:
         return len(self.theta)
 
     @property
+    def model(self) -> str:
+        """The model in one line: formula, family and data; or the names of the parameters.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+        >>> shardmc.glm("y ~ 1", {"y": y}, shards=4, draws=200, check=False).model
+        'y ~ 1, family gaussian'
+        """
+        of = f" of {self.origin['data']}" if "data" in self.origin else ""
+        if self.regression is None:
+            names = list(map(shown, self.draws))
+            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+            return f"a model of {', '.join(names[:6])}{more}" + (f", rows{of}" if of else "")
+        return f"{self.regression.formula}, family {self.regression.family_in_words}" + (
+            f", rows{of}" if of else ""
+        )
+
+    @property
     def chains(self) -> tuple[int, int]:
-        """(chain, draw) in which the draws are laid out: a chain per shard where all gave equally many."""
+        """(chain, draw) in which the draws are laid out: the chains of the shards where all gave equally many."""
         if self.shard is None:
             return 1, self.num_draws
         shards, counts = np.unique(self.shard, return_counts=True)
-        in_order = (np.diff(self.shard) >= 0).all()
-        return (len(shards), int(counts[0])) if in_order and len(set(counts)) == 1 else (1, self.num_draws)
+        if (np.diff(self.shard) < 0).any() or len(set(counts)) > 1:
+            return 1, self.num_draws
+        ran = {1} if self.shards.chains is None else set(self.shards.chains[shards].tolist())
+        each, length = int(max(ran)), int(counts[0])
+        # Pooling thins the draws of a shard evenly, so that its chains keep equally many.
+        return (
+            (len(shards) * each, length // each)
+            if len(ran) == 1 and length % each == 0
+            else (len(shards), length)
+        )
 
     def flat(self) -> dict[str, np.ndarray]:
         """Every scalar parameter by its own name: `beta[0]` -> (draw,)."""

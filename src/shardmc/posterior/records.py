@@ -82,6 +82,30 @@ class Regression(_Record):
     design: Mapping[str, Any]
     """How columns become predictors, as `shardmc.formulas.design.Design` writes and reads it."""
 
+    @property
+    def family_in_words(self) -> str:
+        """The family as `glm` takes it, such as "bernoulli(link=probit)"."""
+        stored = dict(self.design["family"])
+        name = stored.pop("name")
+        # Other values, such as the levels of an ordered response, come from the rows.
+        options = ", ".join(f"{k}={v}" for k, v in stored.items() if isinstance(v, str | int | float))
+        return f"{name}({options})" if options else name
+
+    @property
+    def response(self) -> str:
+        """The response as the formula has it."""
+        return self.formula.partition("~")[0].strip()
+
+
+@dataclass(frozen=True)
+class PredictiveCheck(_Record):
+    """Statistics of a sample of the rows beside those of simulated rows."""
+
+    rows: int
+    draws: int
+    statistics: Mapping[str, Mapping[str, float]]
+    """Name -> observed, mean, lower and upper end of 95 % of the simulated values, and p."""
+
 
 @dataclass(frozen=True)
 class Adjusted(_Record):
@@ -132,6 +156,8 @@ class ShardTable:
     mode: np.ndarray | None = field(default=None, metadata=axes("shard", "coordinate"))
     disagreement: np.ndarray | None = field(default=None, metadata=axes("shard"))
     """Q of the check of agreement."""
+    chains: np.ndarray | None = field(default=None, metadata=axes("shard"))
+    """How many chains each shard ran; its draws are theirs, one after the other."""
 
     @property
     def num_shards(self) -> int:

@@ -22,10 +22,10 @@ def not_examined(posterior: Posterior) -> str:
     >>> table = {"x": x, "y": np.arange(500) % 3}
     >>> posterior = shardmc.glm("y ~ x", table, "poisson", shards=1, draws=100, check=False)
     >>> print(not_examined(posterior))
-    Not examined: fit of the model, dependence of rows, overdispersion (robust= allows for the last two).
+    Not examined: fit of the model beyond the predictive check, dependence of rows, overdispersion (robust= allows for the last two).
     """
     regression, adjusted = posterior.regression, posterior.adjusted
-    missing = ["fit of the model"]
+    missing = ["fit of the model" + (" beyond the predictive check" if posterior.predictive else "")]
     if adjusted is None or adjusted.clusters is None:
         missing.append("dependence of rows")
     fixed = regression is not None and regression.design["family"]["name"] in _FIXED_VARIANCE

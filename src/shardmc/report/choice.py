@@ -121,12 +121,12 @@ def label(posterior: Posterior, coordinate: int, most: int = 36) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name cut to at most `most` characters. Its end stays, because indices are there.
+    """A name cut to at most `most` characters. Its end stays, because indices are there; levels begin earlier.
 
     >>> shortened("a_very_long_name[12]", 12)
     'a_very…e[12]'
     """
     if len(name) <= most:
         return name
-    end = (most - 1) // 2
+    end = min((most - 1) // 2, 6)
     return name[: most - 1 - end] + "…" + name[-end:]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,9 +38,16 @@ class Table:
     rows: list[tuple[str, ...]]
     words: frozenset[int] = frozenset()
     """Columns of words, aligned left. All others except the first are numbers, aligned right."""
+    wide: frozenset[int] = frozenset()
+    """Columns that only a wide screen shows."""
 
     def part(self, start: int, stop: int | None = None) -> Table:
-        return Table(self.head, self.rows[start:stop], self.words)
+        return Table(self.head, self.rows[start:stop], self.words, self.wide)
+
+
+def has_errors(posterior: Posterior) -> bool:
+    """Whether parameters can be sorted by how wrong they may be."""
+    return posterior.certificate is not None and len(posterior.names) > 1
 
 
 def summary_table(posterior: Posterior, frame: pd.DataFrame, order: Sequence[str] | None = None) -> Table:
@@ -65,7 +72,7 @@ def summary_table(posterior: Posterior, frame: pd.DataFrame, order: Sequence[str
     errors = _errors(posterior, names)
     head += ["mean error, sd", "sd ratio", "verdict"]
     rows = list(zip(*columns, *zip(*errors, strict=True), strict=True))
-    return Table(tuple(head), rows, frozenset({len(head) - 1}))
+    return Table(tuple(head), rows, frozenset({len(head) - 1}), frozenset(range(5, len(head) - 1)))
 
 
 def _errors(posterior: Posterior, names: Sequence[str]) -> list[tuple[str, str, str]]:
@@ -212,16 +219,64 @@ def stages(posterior: Posterior) -> list[Stage]:
     ]
 
 
-def pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Keys and values of a mapping as text."""
-    return [(str(key).replace("_", " "), plain(value)) for key, value in values.items()]
+def model_pairs(posterior: Posterior) -> list[tuple[str, str]]:
+    """What was fitted to which rows, and when."""
+    regression, origin = posterior.regression, posterior.origin
+    found = [("formula", regression.formula)] if regression is not None else [("model", posterior.model)]
+    if regression is not None:
+        found += [("family", regression.family_in_words), ("response", regression.response)]
+    dropped = regression.dropped_rows if regression is not None else 0
+    rows = count(posterior.plan.rows) + (
+        f" ({count(dropped)} with missing values were dropped)" if dropped else ""
+    )
+    found += [("data", origin["data"])] if "data" in origin else []
+    found += [("rows", rows)]
+    return [*found, ("date", origin["date"])] if "date" in origin else found
 
 
-def plan_pairs(posterior: Posterior) -> list[tuple[str, str]]:
-    """What the run computed, as text: the plan, and the formula where there is one."""
-    regression = {} if posterior.regression is None else posterior.regression.to_dict()
-    regression.pop("design", None)
-    return pairs({**posterior.plan.to_dict(), **regression})
+_LABELS = {
+    "shards": "shards",
+    "draws_per_shard": "draws of each shard",
+    "kept_rows": "rows kept in every shard",
+    "sampler": "sampler",
+    "combiner": "combiner",
+    "method": "method",
+    "precision": "precision",
+    "precision_reason": "why this precision",
+    "appended_rows": "appended rows",
+    "seed": "seed",
+}
+
+
+def run_pairs(posterior: Posterior) -> list[tuple[str, str]]:
+    """How the run computed what it did, as far as a reader may want to know."""
+    plan = posterior.plan.to_dict()
+    return [(label, plain(plan[name])) for name, label in _LABELS.items() if name in plan]
+
+
+def prior_table(posterior: Posterior) -> Table | None:
+    """The priors of a formula's parameters."""
+    if posterior.regression is None:
+        return None
+    rows = [(name, prior) for name, prior in posterior.regression.priors.items()]
+    return Table(("parameter", "prior"), rows, frozenset({1}))
+
+
+def predictive_table(posterior: Posterior) -> Table | None:
+    """Observed statistics beside simulated ones."""
+    if posterior.predictive is None:
+        return None
+    rows = [
+        (
+            name,
+            significant(row["observed"]),
+            significant(row["mean"]),
+            f"{significant(row['lower'])} to {significant(row['upper'])}",
+            probability(row["p"]),
+        )
+        for name, row in posterior.predictive.statistics.items()
+    ]
+    return Table(("statistic", "observed", "simulated, mean", "95 % of simulated", "p"), rows)
 
 
 def call(plan: Plan, regression: Regression | None = None, adjusted: Adjusted | None = None) -> str | None:
@@ -263,17 +318,11 @@ def call(plan: Plan, regression: Regression | None = None, adjusted: Adjusted | 
 
 def _arguments(regression: Regression) -> list[str]:
     """The arguments of glm that describe the model. Priors come from the result, since defaults depend on the rows."""
-    stored, roles = dict(regression.design["family"]), regression.design["roles"]
-    family = stored.pop("name")
-    # Other values, such as the levels of an ordered response, come from the rows.
-    options = ", ".join(
-        f"{key}={value}" for key, value in stored.items() if isinstance(value, str | int | float)
-    )
-    family += f"({options})" if options else ""
+    roles = regression.design["roles"]
     return [
         repr(regression.formula),
         "data",
-        f"family={family!r}",
+        f"family={regression.family_in_words!r}",
         *[
             f"{role}={roles[role]!r}"
             for role in ("offset", "exposure", "trials", "censored")

@@ -53,6 +53,15 @@ class Sampler(ABC):
         """Whether there is anything to tune."""
         return False
 
+    @property
+    def tuning_steps(self) -> int:
+        """Steps of the tuning on one pilot shard, in the unit of `steps`."""
+        return 0
+
+    def steps(self, num_draws: int) -> int:
+        """Steps that `sample` takes, for an estimate of its time; 1 for a sampler without steps."""
+        return 1
+
     @abstractmethod
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         """At least `num_draws` draws after warm-up."""
@@ -101,6 +110,13 @@ class Walker(Sampler):
     def tunes(self) -> bool:
         return self.step_size is None
 
+    @property
+    def tuning_steps(self) -> int:
+        return _PILOT_STEPS if self.tunes else 0
+
+    def steps(self, num_draws: int) -> int:
+        return self.warmup + math.ceil(num_draws / self.chains)
+
     @abstractmethod
     def start(self, target: Target, u: jax.Array) -> State:
         """State of one chain at u."""
@@ -134,9 +150,8 @@ class Walker(Sampler):
             states, moved = self.step(target, key, states, step_size)
             return states, (states.position, moved)
 
-        each = math.ceil(num_draws / self.chains)
         # One loop for warm-up and draws, so that it is compiled once.
-        keys = jax.random.split(key_run, self.warmup + each)
+        keys = jax.random.split(key_run, self.steps(num_draws))
         _, (u, moved) = lax.scan(advance, self._starts(target, key_start), keys)
         kept = slice(self.warmup, None)
         return Chains(

@@ -25,6 +25,13 @@ LOW_ACCEPTANCE = 0.3
 
 _PILOTS = 4
 
+Part = Callable[[str, int], Callable[[int], None]]
+"""Announces a part of the sampling: part(what it does, its steps) -> a function to call with the steps done."""
+
+
+def _untold(what: str, steps: int) -> Callable[[int], None]:
+    return lambda done: None
+
 
 @dataclass(frozen=True)
 class ShardChains:
@@ -165,18 +172,20 @@ def sample(
     scaling: Scaling = "rescaled",
     done: Mapping[int, ShardChains] | None = None,
     on_shard: Callable[[int, ShardChains], None] | None = None,
-    on_progress: Callable[[int], None] | None = None,
+    part: Part = _untold,
 ) -> Sampled:
     """At least `num_draws` draws of every shard's rescaled or fractional subposterior.
 
     The random key of a shard is folded from (seed, purpose, shard), never from the order of execution. Shards in
-    `done` are not sampled again. `on_shard` is called for every other shard as soon as it is finished.
+    `done` are not sampled again. `on_shard` is called for every other shard as soon as it is finished. `part` is told
+    about the steps: shards for a sampler of one call, otherwise the steps of all chains and of their tuning.
     """
-    job = _Job(model, blocks, located, engine, num_draws, seed, scaling, on_progress)
+    job = _Job(model, blocks, located, engine, num_draws, seed, scaling, part)
     chains: dict[int, ShardChains] = dict(done or {})
     remaining = [i for i in range(blocks.num_shards) if i not in chains]
     notes: tuple[str, ...] = ()
     keep = on_shard or (lambda shard, result: None)
+    what = ""
     if isinstance(sampler, Auto):
         low: dict[int, ShardChains] = {}
         for shard, result in job.run(sampler.first, remaining):
@@ -192,7 +201,8 @@ def sample(
                 f"the independence sampler accepted as few as {worst:.0%} of its proposals there.",
             )
         remaining, sampler = sorted(low), sampler.fallback
-    for shard, result in job.run(sampler, remaining):
+        what = f"{type(sampler).__name__} on {len(low)} of {blocks.num_shards} shards"
+    for shard, result in job.run(sampler, remaining, what):
         chains[shard] = result
         keep(shard, result)
     ordered = tuple(chains[i] for i in range(blocks.num_shards))
@@ -203,7 +213,7 @@ def sample_call(
     model: Model, blocks: Blocks, sampler: Sampler | Auto, num_draws: int, scaling: Scaling, engine: Engine
 ) -> ProgramCall:
     """The first call of the engine that `sample` makes."""
-    job = _Job(model, blocks, None, engine, num_draws, 0, scaling, None)
+    job = _Job(model, blocks, None, engine, num_draws, 0, scaling, _untold)
     return job.first_call(sampler.first if isinstance(sampler, Auto) else sampler)
 
 
@@ -219,10 +229,10 @@ class _Job:
         num_draws: int,
         seed: int,
         scaling: Scaling,
-        on_progress: Callable[[int], None] | None,
+        part: Part,
     ) -> None:
         self.model, self.blocks, self.engine = model, blocks, engine
-        self.num_draws, self.scaling, self.on_progress = num_draws, scaling, on_progress
+        self.num_draws, self.scaling, self.part = num_draws, scaling, part
         self.centers, self.bases = frames(located, scaling, blocks.shares, model.dim)
         power = blocks.shares if scaling == "fractional" else np.ones(blocks.num_shards)
         real = jnp.result_type(float)
@@ -231,13 +241,20 @@ class _Job:
         self.key = jax.random.key(seed)
         self.passes = 0.0
 
-    def run(self, sampler: Sampler, shards: Sequence[int]) -> Iterable[tuple[int, ShardChains]]:
+    def run(
+        self, sampler: Sampler, shards: Sequence[int], what: str = ""
+    ) -> Iterable[tuple[int, ShardChains]]:
         if not shards:
             return
+        pilots = sampler.tuning_steps * self._num_pilots
+        each = sampler.steps(self.num_draws)
+        advance = self.part(what, pilots + each * len(shards))
         name = type(sampler).__name__
         key = self._key(Purpose.SAMPLE)
         program = _SampleShard(self.model, sampler, self.num_draws)
         tuning = self._tune(sampler)
+        if pilots:
+            advance(pilots)
         failed: dict[int, str] = {}
         for shard, result in self.engine.map(
             program,
@@ -245,12 +262,13 @@ class _Job:
             self.per_shard,
             (key, tuning),
             shards,
-            on_done=self.on_progress,
+            on_done=lambda _: advance(each),
             on_failure=failed.__setitem__,
         ):
             self.passes += float(self.blocks.shares[shard]) * int(result.evaluations)
             yield shard, self._bring_home(shard, result, name)
         for shard, reason in failed.items():
+            advance(each)
             nothing = np.full((1, self.num_draws, self.model.dim), np.nan)
             yield shard, ShardChains(nothing, math.nan, 0, name, reason)
 
@@ -266,11 +284,15 @@ class _Job:
     def _key(self, purpose: Purpose) -> jax.Array:
         return jax.random.fold_in(self.key, purpose)
 
+    @property
+    def _num_pilots(self) -> int:
+        return min(_PILOTS, self.blocks.num_shards)
+
     def _tune(self, sampler: Sampler) -> Tuning:
         """Average over a few pilot shards, always the same ones."""
         if not sampler.tunes:
             return ()
-        pilots = range(min(_PILOTS, self.blocks.num_shards))
+        pilots = range(self._num_pilots)
         key = self._key(Purpose.TUNE)
         program = _TuneShard(self.model, sampler)
         results = self.engine.map(program, self.blocks, self.per_shard, key, pilots)

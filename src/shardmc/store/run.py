@@ -33,6 +33,9 @@ from shardmc.store.records import (
     shards_folder,
 )
 
+_OWN = ("located.npz", "posterior.nc", "report.html")
+"""What a run leaves in its folder, besides its shards and its manifest."""
+
 
 @final
 class Run:
@@ -115,6 +118,20 @@ class Run:
         else:
             self._refuse(stored.differences(manifest))
             self._resume(manifest)
+
+    def discard(self) -> None:
+        """Remove an earlier run from the folder: its own files only, and its manifest last."""
+        stored = read_manifest(self.folder)
+        if stored is None:
+            return
+        shards = [shard_path(self.folder, shard) for shard in range(stored.num_shards)]
+        try:
+            for path in (*shards, *(inside(self.folder, name) for name in _OWN), self.folder / MANIFEST):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(
+                f"The run in {self.folder} could not be removed: {error.strerror or error}."
+            ) from error
 
     @property
     def num_shards(self) -> int:
@@ -203,7 +220,7 @@ class Run:
         if differences:
             raise RunError(
                 f"Run folder {self.folder} belongs to another run: {'; '.join(differences)}. "
-                "Use another folder, or repeat the call that made it."
+                "Use another folder, repeat the call that made it, or replace that run with overwrite=True (--force)."
             )
 
     def _resume(self, call: Manifest) -> None:

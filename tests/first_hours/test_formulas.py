@@ -87,8 +87,25 @@ def test_predictions_know_what_was_left_out(census, dropped, tmp_path):
             "region[T.west]": (rows["region"] == "west").to_numpy(),
         }.items()
     )
+    needed = rows[["age", "income", "region"]]
     for posterior in (dropped, loaded):
-        np.testing.assert_allclose(posterior.predict(rows, kind="draws"), by_hand, rtol=1e-6)
+        for table in (rows, needed):
+            np.testing.assert_allclose(posterior.predict(table, kind="draws"), by_hand, rtol=1e-6)
+
+
+def test_only_part_of_a_category_may_be_left_out(census):
+    table = census.assign(coast=np.where(census["region"] == "south", "south", census["region"].str[:1]))
+    posterior = shardmc.glm("wage ~ region + age * coast", table, drop_collinear=True, **QUICK)
+    assert set(posterior.regression.design["encoder"]["left_out"]) == {"coast[T.south]", "coast[T.w]"}
+    rows = table.iloc[:6]
+    columns = {
+        "Intercept": np.ones(6),
+        "age": rows["age"],
+        **{f"region[T.{level}]": rows["region"] == level for level in ("south", "west")},
+        **{f"age:coast[T.{level}]": rows["age"] * (rows["coast"] == level) for level in ("south", "w")},
+    }
+    by_hand = sum(posterior.draws[name][:, None] * np.asarray(column) for name, column in columns.items())
+    np.testing.assert_allclose(posterior.predict(rows, kind="draws"), by_hand, rtol=1e-5)
 
 
 def test_drop_collinear_on_the_command_line(census, tmp_path):

@@ -116,10 +116,11 @@ def without_redundant(
     found = find_redundant(design, encoder, has_location)
     if not drop:
         refuse_redundant(found, has_location)
+    if not found:
+        return encoder, design, ()
     names = [each.name for each in found]
     kept = ~np.isin(encoder.names, names)
-    encoder = encoder.without(names)
-    return encoder, design.keep(kept) if encoder.left_out else design, _left_out(found, has_location)
+    return encoder.without(names), design if kept.all() else design.keep(kept), _left_out(found, has_location)
 
 
 def refuse_redundant(found: Sequence[Redundant], has_location: bool, how: str = f", or give {_HOW}") -> None:

@@ -86,10 +86,20 @@ class Encoder:
         return Encoder(formula, kinds, levels, categories, known, names, empty=empty)
 
     def without(self, columns: Collection[str]) -> Encoder:
-        """The same encoder, with these columns left out of the design matrix."""
-        kept = tuple(name for name in self.names if name not in columns)
-        out = tuple(name for name in self.names if name in columns)
-        return replace(self, names=kept, left_out=(*self.left_out, *out), _specs=[])
+        """The same encoder, with these columns left out of the design matrix, and their terms of the formula."""
+        formula = self.formula.without(columns)
+        gone = [name for name in self.formula.expressions if name not in formula.expressions]
+        out = tuple(n for n in self.names if n in columns and n not in gone and n.strip("`") not in gone)
+        return replace(
+            self,
+            formula=formula,
+            kinds={name: kind for name, kind in self.kinds.items() if name in formula.columns},
+            categories={name: found for name, found in self.categories.items() if name not in gone},
+            states={key: state for key, state in self.states.items() if key not in gone},
+            names=tuple(name for name in self.names if name not in columns),
+            left_out=out,
+            _specs=[],
+        )
 
     def matrix(self, chunk: Chunk) -> np.ndarray:
         """The design matrix (row, column) in float64, without the intercept."""

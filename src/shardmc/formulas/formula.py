@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -74,6 +75,23 @@ class Formula:
                 raise ModelError(
                     f"The formula calls {name!r} and reads a column of that name: rename the column."
                 )
+
+    def without(self, names: Collection[str]) -> Formula:
+        """The formula without the terms of that name that share no factor with other terms.
+
+        >>> Formula("y ~ a + b + C(g) + b:d").without(["a", "b", "C(g)"]).text
+        'y ~ 1 + b + b:d'
+        """
+        terms = list(self.predictors)
+        counts = Counter(factor.expr for term in terms for factor in term.factors)
+
+        def stays(term: Term) -> bool:
+            first, *others = term.factors
+            named = first.expr in names or f"`{first.expr}`" in names
+            return bool(others) or counts[first.expr] > 1 or not named
+
+        kept = [term for term in terms if stays(term)]
+        return self if len(kept) == len(terms) else Formula(_joined(self.text.partition("~")[0], kept))
 
     @cached_property
     def _sides(self) -> tuple[SimpleFormula, SimpleFormula]:
@@ -228,8 +246,13 @@ def _expanded(text: str, columns: Sequence[str], taken: Sequence[str]) -> str:
     parsed = _parse(text, {_AVAILABLE: free})
     if not isinstance(getattr(parsed, "rhs", None), SimpleFormula):
         return text
-    terms = [":".join(_quoted(factor) for factor in term.factors) for term in parsed.rhs]
-    return f"{left.strip()} ~ {' + '.join(terms if '1' in terms else ['0', *terms])}"
+    return _joined(left, parsed.rhs)
+
+
+def _joined(left: str, terms: Iterable[Term]) -> str:
+    """A formula from its left-hand side and its terms."""
+    texts = [":".join(_quoted(factor) for factor in term.factors) for term in terms]
+    return f"{left.strip()} ~ {' + '.join(texts if '1' in texts else ['0', *texts])}"
 
 
 def _quoted(factor: Factor) -> str:

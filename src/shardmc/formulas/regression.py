@@ -146,7 +146,9 @@ def prepare(
         ]
         factors = find_factors(group_terms, effects, source)
         factors = _with_choice_of_scale(factors, source, roles, encoder, kinds, family)
-    design = Design(encoder, roles, family, kinds, scaling, {}, source.num_rows, factors)
+    needed = {*roles.columns, *encoder.formula.columns, *(n for f in varying for n in f.columns)}
+    of_design: dict[str, Kind] = {name: kind for name, kind in kinds.items() if name in needed}
+    design = Design(encoder, roles, family, of_design, scaling, {}, source.num_rows, factors)
     _refuse_repeated(design)
     refuse_groups(design)
     findings = (*group_findings(design, source), *left_out)

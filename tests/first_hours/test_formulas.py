@@ -370,6 +370,12 @@ def test_a_response_that_is_a_categorical_of_numbers_is_numbers():
     assert coefficients("sold ~ x", table, "bernoulli") == ["x"]
 
 
+def test_the_order_of_a_categorical_response_decides_its_reference_level():
+    table = with_y(size=category(["s", "m", "l"], ["s", "m", "l"]))
+    assert coefficients("size ~ y", table, "categorical") == ["y[m]", "y[l]"]
+    assert coefficients("size ~ y", table.astype({"size": str}), "categorical") == ["y[m]", "y[s]"]
+
+
 def test_a_category_in_arithmetic_is_refused():
     with pytest.raises(DataError, match="'code' holds text or a category, but"):
         coefficients("y ~ np.log(code)", with_y(code=category([3, 1, 2])))

@@ -188,7 +188,7 @@ def test_complete_separation_is_named(table):
         ("claims ~ C(income)", "poisson", {}, "makes 599 columns for 600 rows"),
         ("region ~ age", "ordinal", {}, "is text without an order"),
         ("amount ~ age", "ordinal", {}, "must have few levels"),
-        ("C(sold) ~ age", "bernoulli", {}, "only family 'ordinal' takes one"),
+        ("C(sold) ~ age", "bernoulli", {}, "only 'ordinal', 'categorical' take one"),
         ("amount ~ age", "gausian", {}, "Unknown family 'gausian'"),
         ("amount ~ age + missing(age)", "gaussian", {}, "it is not a known function"),
         ("amount ~ age", "gaussian", {"priors": {"agee": "normal(0, 1)"}}, "Did you mean 'age'"),

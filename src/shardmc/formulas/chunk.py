@@ -16,7 +16,7 @@ from shardmc.errors import DataError, unknown
 Kind = Literal["number", "whole", "flag", "text"]
 """What a column holds: numbers, whole numbers, true or false, text or the levels of a category."""
 
-_MOST_LEVELS = 1000
+MOST_LEVELS = 1000
 Level = str | int | float | bool
 Chunk = dict[str, np.ndarray | pd.Categorical]
 """Some rows of a table: column name -> entries; a pandas Categorical for text and categories."""
@@ -121,7 +121,7 @@ def _levels(values: pa.Array) -> list[Level]:
 def levels_in(column: pa.ChunkedArray) -> list[Level]:
     """The different levels in a column, in no particular order."""
     if not pa.types.is_dictionary(column.type):
-        return _levels(column.unique())
+        return _levels(column.unique().drop_null())
     used = (chunk.dictionary.take(chunk.indices.unique().drop_null()) for chunk in column.chunks)
     return list({level for levels in used for level in _levels(levels)})
 
@@ -160,16 +160,22 @@ def merged_order(known: Sequence[Level], more: Sequence[Level]) -> list[Level] |
     return merged
 
 
-def texts_in(source: Source, name: str) -> set[Level]:
-    """The different texts, or levels of a category, in a column of all rows."""
+def ordered_levels(source: Source, name: str) -> list[Level]:
+    """The different levels in a column of all rows: in the order of its dictionary, if it has one, else sorted."""
     found: set[Level] = set()
+    order: list[Level] | None = []
     for table in source.tables([name]):
-        found.update(text for text in levels_in(table.column(name)) if text is not None)
-        if len(found) > _MOST_LEVELS:
-            raise DataError(
-                f"The response {name!r} has more than {_MOST_LEVELS} levels; merge the rare ones."
-            )
-    return found
+        found.update(levels_in(table.column(name)))
+        order = None if order is None else merged_order(order, level_order(table, name))
+        if len(found) > MOST_LEVELS:
+            raise DataError(f"The response {name!r} has more than {MOST_LEVELS} levels; merge the rare ones.")
+    return in_order(found, order or ())
+
+
+def in_order(found: Collection[Level], declared: Sequence[Level]) -> list[Level]:
+    """Levels in their declared order, and others after them, sorted."""
+    place = {level: number for number, level in enumerate(declared)}
+    return sorted(found, key=lambda level: (place.get(level, len(place)), level))
 
 
 def as_levels(name: str, column: pa.ChunkedArray, levels: Sequence[Level]) -> pd.Categorical:

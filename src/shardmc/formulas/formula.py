@@ -20,7 +20,7 @@ from formulaic.parser.types import ASTNode, Factor, Term, Token
 
 from shardmc.data import Source
 from shardmc.errors import DataError, ModelError, OptionError
-from shardmc.formulas.chunk import Chunk, Kind, Level, refuse_level, texts_in
+from shardmc.formulas.chunk import Chunk, Kind, Level, ordered_levels, refuse_level
 from shardmc.formulas.expression import (
     Expression,
     check_columns,
@@ -473,8 +473,7 @@ def levels_of(
     if kinds.get(name) != "text":
         return None
     if not family.levels_are_ordered:
-        found = texts_in(source, name)
-        return [level for level in ordered.get(name, sorted(found)) if level in found]
+        return ordered_levels(source, name)
     if name not in ordered:
         raise DataError(
             f"The response {name!r} is text without an order; write its levels from low to high, as in "

@@ -13,10 +13,12 @@ from shardmc.data import Source
 from shardmc.data.table import spread_positions
 from shardmc.errors import DataError
 from shardmc.formulas.chunk import (
+    MOST_LEVELS,
     Chunk,
     Kind,
     Level,
     as_chunk,
+    in_order,
     level_order,
     levels_in,
     merged_order,
@@ -30,7 +32,6 @@ from shardmc.formulas.formula import Formula, Roles
 SAMPLE = 200_000
 """Number of rows from which knots of splines are learned; a smaller table is used whole."""
 
-_MOST_LEVELS = 1000
 _PIECE = 1 << 17  # rows of a table at once
 
 
@@ -90,7 +91,7 @@ def scan_table(
         parts.append(table.take(wanted[(wanted >= start) & (wanted < start + len(table))] - start))
     if result.missing:
         raise DataError(_missing_sentence(result, source.num_rows))
-    result.levels = {name: _in_order(found, orders.get(name) or ()) for name, found in texts.items()}
+    result.levels = {name: in_order(found, orders.get(name) or ()) for name, found in texts.items()}
     for name, found in result.levels.items():
         if name in formula.expressions and name not in orders:
             _refuse_numbers_as_text(name, [str(level) for level in found])
@@ -101,11 +102,6 @@ def scan_table(
     }
     result.sample = pa.concat_tables(parts)
     return result
-
-
-def _in_order(found: set[Level], declared: Sequence[Level]) -> list[Level]:
-    place = {level: number for number, level in enumerate(declared)}
-    return sorted(found, key=lambda level: (place.get(level, len(place)), level))
 
 
 def _pieces(source: Source, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
@@ -171,11 +167,11 @@ def _listed(expression: Expression, levels: Mapping[str, list[Level]]) -> list[L
 
 
 def _refuse_many(name: str, found: set[Any], *, bare: bool) -> None:
-    if len(found) > _MOST_LEVELS:
+    if len(found) > MOST_LEVELS:
         if bare:
             _refuse_numbers_as_text(name, sorted(found))
         raise DataError(
-            f"{name!r} has more than {_MOST_LEVELS} levels, each of which would have a coefficient; group them, or "
+            f"{name!r} has more than {MOST_LEVELS} levels, each of which would have a coefficient; group them, or "
             "take a number that describes them instead."
         )
 
@@ -228,8 +224,7 @@ class DesignSummary:
         return DesignSummary(
             self.moments.keep(columns),
             self.products[np.ix_(columns, columns)],
-            self.lowest.keep(columns),
-            self.highest.keep(columns),
+            tuple(part.keep(columns) for part in self.parts),
         )
 
     def add(self, matrix: np.ndarray) -> None:

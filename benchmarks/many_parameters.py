@@ -4,6 +4,10 @@
 
 Each size is fitted twice in one process: the first fit compiles its programs. 10,000 draws, certificate included.
 Prints and writes docs/benchmarks/many_parameters.md.
+
+    python benchmarks/many_parameters.py --samplers [--quick]
+
+compares the independence sampler and HMC on the same shards, and writes docs/benchmarks/many_parameters-samplers.md.
 """
 
 from __future__ import annotations
@@ -71,6 +75,34 @@ def measure(dim: int, num_rows: int, draws: int) -> list[object]:
     return [round(cell, 3 if cell < 10 else 1) if isinstance(cell, float) else cell for cell in row]
 
 
+SAMPLER_COLUMNS = (
+    "parameters",
+    "rows",
+    "shards",
+    "sampler",
+    "acceptance",
+    "passes",
+    "s, sampling",
+    "smallest ESS",
+    "ESS a second",
+    "verdict",
+)
+
+
+def compare_samplers(dim: int, num_rows: int, draws: int) -> list[list[object]]:
+    """Both samplers on the same rows, compiled before."""
+    model, data, rows = logistic(dim), simulated(num_rows, dim), []
+    for sampler in ("independence", "hmc"):
+        for seed in (1, 2):
+            posterior = shardmc.fit(model, data, draws=draws, sampler=sampler, precision="single", seed=seed)
+        seconds, ess = posterior.seconds["sample"], posterior.summary().ess.min()
+        acceptance = round(float(posterior.shards.acceptance.mean()), 2)
+        row = [dim, num_rows, posterior.plan.shards, sampler, acceptance, posterior.passes["sample"]]
+        rows.append([*row, seconds, round(ess), round(ess / seconds), posterior.certificate.verdict])
+        print(*rows[-1], flush=True)
+    return rows
+
+
 STAGES = (("precision", "locate", "locate shards"), ("sample",), ("check",))
 
 
@@ -80,7 +112,14 @@ def main() -> None:
     parser.add_argument("--dims", type=int, nargs="+", default=[50, 200, 500])
     parser.add_argument("--rows", type=int, nargs="+", default=[20_000, 60_000])
     parser.add_argument("--draws", type=int, default=10_000)
+    parser.add_argument("--samplers", action="store_true", help="compare independence sampler and HMC")
     arguments = parser.parse_args()
+    if arguments.samplers:
+        dims, draws = ([20], 500) if arguments.quick else ([25, 50, 100, 200], 4_000)
+        rows = [row for dim in dims for row in compare_samplers(dim, 20_000, draws)]
+        text = f"# Many parameters: two samplers\n\n{header('many_parameters.py --samplers')}\n"
+        publish("many_parameters-samplers.md", text + table(SAMPLER_COLUMNS, rows), arguments.quick)
+        return
     sizes = [(dim, rows) for dim in arguments.dims for rows in arguments.rows]
     rows = []
     for dim, num_rows in [(20, 2_000)] if arguments.quick else sizes:

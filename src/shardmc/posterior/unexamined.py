@@ -20,9 +20,9 @@ def not_examined(posterior: Posterior) -> str:
     >>> import shardmc
     >>> x = np.random.default_rng(0).normal(size=500)
     >>> table = {"x": x, "y": np.arange(500) % 3}
-    >>> posterior = shardmc.glm("y ~ x", table, "poisson", shards=1, draws=100, check=False)
+    >>> posterior = shardmc.glm("y ~ x", table, "poisson", shards=1, draws=100, check=False, predictive=False)
     >>> print(not_examined(posterior))
-    Not examined: fit of the model beyond the predictive check, dependence of rows, overdispersion (robust= allows for the last two).
+    Not examined: fit of the model, dependence of rows, overdispersion (robust= allows for the last two).
     """
     regression, adjusted = posterior.regression, posterior.adjusted
     missing = ["fit of the model" + (" beyond the predictive check" if posterior.predictive else "")]

@@ -23,8 +23,8 @@ class Independence(Sampler):
     """Independence sampler: Student t proposals at the shard's mode, scaled by its curvature.
 
     The log densities of all proposals of a shard are one matrix computation. The accept step is a scan over scalars.
-    With w(u) = pi(u) / q(u), a proposal v is accepted from u with probability min(1, w(v) / w(u)). If more than 0.3 are
-    accepted, it is by far the cheapest exact sampler.
+    With w(u) = pi(u) / q(u), a proposal v is accepted from u with probability min(1, w(v) / w(u)). If more than half
+    are accepted, it is the cheapest exact sampler.
 
     Parameters
     ----------

@@ -100,6 +100,24 @@ def test_cutpoints_and_effects_of_groups_have_labels(table):
     assert effects["region__factor_dim"].values.tolist() == ["north", "south", "west"]
 
 
+def test_a_category_as_response_is_a_dimension_too(table):
+    graded = table.assign(choice=np.where(table["spent"] < 1.5, "none", table["sex"]))
+    posterior = shardmc.glm("choice ~ age + region", graded, "categorical", **FEW | {"shards": 1})
+    variables = posterior.tree.posterior
+    assert variables["region"].dims == ("chain", "draw", "region_dim", "choice_dim")
+    assert variables["age"].dims == variables["Intercept"].dims == ("chain", "draw", "choice_dim")
+    west = variables["region"].sel(region_dim="west", choice_dim="none").values.ravel()
+    np.testing.assert_array_equal(west, posterior.draws["region[T.west][none]"])
+    again = shardmc.Posterior.from_tree(posterior.tree)
+    assert list(again.draws) == list(posterior.draws)
+    np.testing.assert_array_equal(again.draws["age[m]"], posterior.draws["age[m]"])
+
+
+def test_adjusted_draws_have_no_log_likelihood(table):
+    robust = shardmc.glm("spent ~ age", table, robust="shop", **FEW)
+    assert "log_likelihood" not in robust.to_arviz(table, rows=50).children
+
+
 # Models as NumPyro and PyMC users write them.
 
 

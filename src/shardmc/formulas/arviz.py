@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def with_rows_of_formula(
     posterior: Posterior, data: Data, *, weights: Any, rows: int, draws: int, seed: int
 ) -> xr.DataTree:
-    """`Posterior.to_arviz` for a formula. With group terms there is no group log_likelihood, see `loo`."""
+    """`Posterior.to_arviz` for a formula. Without log_likelihood for group terms and adjusted draws, see `loo`."""
     design = design_of(posterior)
     groups = [name for factor in design.factors for name in factor.columns]
     also = [*groups, *([weights] if isinstance(weights, str) else [])]
@@ -37,7 +37,7 @@ def with_rows_of_formula(
     observed = {name: design.roles.response_values(chunk, design.family.levels_of_response)}
     rng = generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK)
     simulated = {name: predictor.simulated(chunk, len(table), rng)}
-    if design.factors:
+    if design.factors or posterior.adjusted is not None:
         return assembled(posterior, sample, observed, None, simulated)
     model = build_model(design, {})
     refuse_other_model(posterior, model)

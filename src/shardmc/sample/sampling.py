@@ -21,8 +21,8 @@ from shardmc.target import DeviceFrame, Target
 from shardmc.types import Frame, Located, Rows, Scaling, ShardDraws
 
 LOW_ACCEPTANCE = {"cpu": 0.5}
-"""Below this acceptance HMC makes more effective draws a second. On accelerators (0.3), where large batches of proposals
-cost least, that is later."""
+"""Below this acceptance HMC makes more effective draws a second. On accelerators large batches of proposals cost less,
+so that the limit is 0.3."""
 
 _PILOTS = 4
 

@@ -469,7 +469,7 @@ class _Formula:
             notes=notes,
             findings=tuple(ordered((*posterior.findings, *_separation(prepared), *prepared.findings))),
             regression=Regression(
-                formula=design.formula_text,
+                formula=" + ".join([design.formula_text, *map(str, split_formula(self._text)[1])]),
                 family=str(design.family),
                 priors={name: str(prior) for name, prior in design.priors.items()},
                 dropped_rows=prepared.dropped,

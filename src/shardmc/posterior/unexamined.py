@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shardmc.posterior.posterior import Posterior
 
-_FIXED_VARIANCE = ("poisson", "binomial")
+_FIXED_VARIANCE = ("poisson", "zero_inflated_poisson", "binomial")
 """Families whose mean fixes the variance, so that responses can vary more than the family allows."""
 
 

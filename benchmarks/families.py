@@ -105,11 +105,11 @@ def simulate(num_rows: int, seed: int = 1) -> pd.DataFrame:
     data["categorical"] = np.array(["bus", "car", "foot"])[
         (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     ]
-    shares = special.softmax(logits, axis=1)
-    data["bus"], data["car"], data["foot"] = rng.multinomial(data["trials"], shares).T
     time, end = np.exp(eta) * rng.weibull(1.4, num_rows), rng.uniform(0.2, 2.0, num_rows)
     data["weibull"], data["censored"] = np.minimum(time, end), time > end
     data["inverse_gaussian"] = rng.wald(np.exp(eta), 1.5)
+    shares = special.softmax(logits, axis=1)
+    data["bus"], data["car"], data["foot"] = rng.multinomial(data["trials"], shares).T
     return data
 
 

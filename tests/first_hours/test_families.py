@@ -134,8 +134,9 @@ def test_multinomial_counts(people, tmp_path):
     pd.testing.assert_frame_equal(again.predict(new, kind="mean"), posterior.predict(new, kind="mean"))
 
 
-def test_the_order_of_a_category_says_which_level_is_the_reference(people):
-    way = pd.Categorical(people["way"], categories=["foot", "bus", "car", "boat"], ordered=True)
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_the_order_of_a_category_says_which_level_is_the_reference(people, is_ordered):
+    way = pd.Categorical(people["way"], categories=["foot", "bus", "car", "boat"], ordered=is_ordered)
     few = {"shards": 1, "draws": 100, "check": False}
     posterior = shardmc.glm("way ~ 1", people.assign(way=way), "categorical", **few)
     assert list(posterior.draws) == ["Intercept[bus]", "Intercept[car]"]  # nobody takes the boat
@@ -293,3 +294,15 @@ def test_the_command_line_takes_them_too(people, tmp_path):
     assert result.exit_code == 0, result.output
     found = shardmc.load(tmp_path / "run").draws["shape"]
     assert stats.norm.sf(abs(found.mean() - 1.5) / found.std()) > 1e-7
+
+
+def test_separation_is_said_beside_collinear_columns(people):
+    """The parts of the rows that separation looks at know which columns were left out."""
+    some = people[~((people["region"] == "south") & (people["way"] == "bus"))].assign(
+        twice=lambda t: 2 * t["age"]
+    )
+    options = {"shards": 1, "draws": 100, "check": False, "drop_collinear": True}
+    posterior = shardmc.glm("way ~ age + twice + region", some, "categorical", **options)
+    found = {finding.check: finding.values.get("columns") for finding in posterior.findings}
+    assert found["separation"] == ["region[T.south]"]
+    assert found["collinear"] == ["twice"]

@@ -1,9 +1,11 @@
 """Every family of shardmc.glm against NumPyro's NUTS on all rows with the same priors, on simulated data.
 
     python benchmarks/families.py [--quick] [--only poisson]
+    python benchmarks/families.py --more [--quick] [--only beta]
 
-Prints and writes docs/benchmarks/families.md. Errors are in posterior standard deviations of the reference; `noise` is
-the Monte Carlo standard error of their difference, so that errors of two or three times it are none.
+Prints and writes docs/benchmarks/families.md, or families-more.md for the families that fewer people use. Errors are
+in posterior standard deviations of the reference; `noise` is the Monte Carlo standard error of their difference, so
+that errors of two or three times it are none.
 """
 
 from __future__ import annotations
@@ -47,7 +49,19 @@ CASES = {
     "student_t": ("student_t", {}),
     "ordinal": ("ordinal", {}),
 }
+MORE = {
+    "bernoulli, cloglog": ("bernoulli(link=cloglog)", {}),
+    "lognormal": ("lognormal", {}),
+    "beta": ("beta", {}),
+    "zero_inflated_poisson": ("zero_inflated_poisson", {"exposure": "exposure"}),
+    "zero_inflated_negative_binomial": ("zero_inflated_negative_binomial", {"exposure": "exposure"}),
+    "categorical": ("categorical", {}),
+    "multinomial": ("multinomial", {}),
+    "weibull, censored": ("weibull", {"censored": "censored"}),
+    "inverse_gaussian": ("inverse_gaussian", {}),
+}
 PRIORS = {
+    "beta": dist.Beta,
     "normal": dist.Normal,
     "student_t": dist.StudentT,
     "exponential": dist.Exponential,
@@ -79,6 +93,23 @@ def simulate(num_rows: int, seed: int = 1) -> pd.DataFrame:
     data["negative_binomial"] = rng.poisson(rng.gamma(1.5, np.exp(eta) * data["exposure"] / 1.5))
     data["gamma"] = rng.gamma(2.0, np.exp(eta) / 2.0)
     data["ordinal"] = np.digitize(eta + rng.logistic(size=num_rows), [-1.5, 0.0, 1.5])
+    proportion = special.expit(eta)
+    inflated = rng.random(num_rows) < 0.3
+    data["lognormal"] = np.exp(eta + 0.6 * rng.normal(size=num_rows))
+    data["beta"] = rng.beta(6 * proportion, 6 * (1 - proportion))
+    data["zero_inflated_poisson"] = np.where(inflated, 0, rng.poisson(3 * np.exp(eta) * data["exposure"]))
+    data["zero_inflated_negative_binomial"] = np.where(
+        inflated, 0, rng.poisson(rng.gamma(2.0, 3 * np.exp(eta) * data["exposure"] / 2.0))
+    )
+    logits = np.stack([0 * eta, 0.3 + eta, -0.2 - 0.5 * eta], axis=1)
+    data["categorical"] = np.array(["bus", "car", "foot"])[
+        (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    ]
+    shares = special.softmax(logits, axis=1)
+    data["bus"], data["car"], data["foot"] = rng.multinomial(data["trials"], shares).T
+    time, end = np.exp(eta) * rng.weibull(1.4, num_rows), rng.uniform(0.2, 2.0, num_rows)
+    data["weibull"], data["censored"] = np.minimum(time, end), time > end
+    data["inverse_gaussian"] = rng.wald(np.exp(eta), 1.5)
     return data
 
 
@@ -99,10 +130,35 @@ def likelihood(family: Family, eta: jax.Array, own: dict[str, jax.Array], trials
             return dist.Poisson(jnp.exp(eta))
         case "negative_binomial":
             return dist.NegativeBinomial2(jnp.exp(eta), own["shape"])
+        case "zero_inflated_poisson":
+            return dist.ZeroInflatedPoisson(own["zi"], jnp.exp(eta))
+        case "zero_inflated_negative_binomial":
+            return dist.ZeroInflatedNegativeBinomial2(jnp.exp(eta), own["shape"], gate=own["zi"])
+        case "lognormal":
+            return dist.LogNormal(eta, own["sigma"])
+        case "beta":
+            return dist.BetaProportion(jax.scipy.special.expit(eta), own["kappa"])
+        case "categorical":
+            return dist.Categorical(logits=jnp.concatenate([jnp.zeros_like(eta[:, :1]), eta], axis=1))
+        case "multinomial":
+            logits = jnp.concatenate([jnp.zeros_like(eta[:, :1]), eta], axis=1)
+            return dist.Multinomial(logits=logits, total_count=trials, total_count_max=20)
         case "gamma":
             return dist.Gamma(own["shape"], own["shape"] / jnp.exp(eta))
         case _:
             return dist.OrderedLogistic(eta, own["cutpoint"])
+
+
+def log_density(family: Family, eta: jax.Array, own: dict[str, jax.Array], y: jax.Array, censored: jax.Array):
+    """The log density of responses that NumPyro has no distribution for, or none that float32 can hold."""
+    if family.name == "bernoulli":
+        return jnp.where(y > 0, jnp.log(-jnp.expm1(-jnp.exp(eta))), -jnp.exp(eta))
+    mean, shape = jnp.exp(eta), own["shape"]
+    if family.name == "weibull":
+        scale = mean / jnp.exp(jax.scipy.special.gammaln(1 + 1 / shape))
+        event = dist.Weibull(scale, shape).log_prob(y)
+        return jnp.where(censored > 0, -((y / scale) ** shape), event)
+    return 0.5 * jnp.log(shape / (2 * jnp.pi * y**3)) - shape * (y - mean) ** 2 / (2 * mean**2 * y)
 
 
 def prior(design: Design, name: str):
@@ -118,31 +174,46 @@ def nuts(design: Design, data: pd.DataFrame, draws: int) -> dict[str, np.ndarray
     scaled = jnp.asarray((x - middle) / sd)
     y = design.roles.response_values(chunk, design.family.levels_of_response)
     offset, trials = design.roles.offset_values(chunk), design.roles.trial_values(chunk, len(y))
-    levels = design.family.levels_of_response
+    if design.family.takes_counts:
+        trials = y.sum(axis=1).astype(int)
+    censored = design.roles.censored_values(chunk, len(y))
+    levels, equations = design.family.levels_of_response, design.family.equations
+    sds = np.repeat(sd, max(1, len(equations)))
 
-    def model(scaled, y, offset, trials) -> None:
+    def model(scaled, y, offset, trials, censored) -> None:
         slopes = [
             numpyro.sample(
                 name, dist.TransformedDistribution(prior(design, name), AffineTransform(0.0, float(s)))
             )
-            for name, s in zip(design.names, sd, strict=True)
+            for name, s in zip(design.names, sds, strict=True)
         ]
-        eta = scaled @ jnp.stack(slopes)
+        eta = scaled @ design.per_equation(jnp.stack(slopes))
         own = {name: numpyro.sample(name, prior(design, name)) for name in design.family.auxiliaries}
-        if levels is None:
+        if equations:
+            eta = eta + numpyro.sample(
+                "center", prior(design, "Intercept").expand([len(equations)]).to_event(1)
+            )
+        elif levels is None:
             eta = eta + numpyro.sample("center", prior(design, "Intercept"))
         else:
             points = dist.ImproperUniform(dist.constraints.ordered_vector, (), (len(levels) - 1,))
             own["cutpoint"] = numpyro.sample("center", points)
             numpyro.factor("cutpoint prior", prior(design, "cutpoint").log_prob(own["cutpoint"]).sum())
         eta = eta if offset is None else eta + offset
+        if design.family.name in ("weibull", "inverse_gaussian") or "cloglog" in str(design.family):
+            numpyro.factor("y", log_density(design.family, eta, own, y, censored))
+            return
         numpyro.sample("y", likelihood(design.family, eta, own, trials), obs=y)
 
     mcmc = MCMC(NUTS(model, dense_mass=True), num_warmup=500, num_samples=draws, progress_bar=False)
     # As arguments: constants of this size would be folded when the sampler is compiled.
-    mcmc.run(jax.random.key(11), scaled, y if levels is None else y.astype(int), offset, trials)
+    mcmc.run(jax.random.key(11), scaled, y if levels is None else y.astype(int), offset, trials, censored)
     found = {name: np.asarray(v, np.float64) for name, v in mcmc.get_samples().items()}
-    result = {name: found[name] / s for name, s in zip(design.names, sd, strict=True)}
+    result = {name: found[name] / s for name, s in zip(design.names, sds, strict=True)}
+    if equations:
+        slopes = design.per_equation(np.stack(list(result.values()), axis=1))
+        centers = found["center"] - np.einsum("dce,c->de", slopes, middle)
+        return result | dict(zip(design.entries_of("Intercept"), centers.T, strict=True))
     moved = sum(result[name] * m for name, m in zip(design.names, middle, strict=True))
     if levels is None:
         result["Intercept"] = found["center"] - moved
@@ -186,36 +257,41 @@ class Asked:
     num_rows: int
     draws: int
     prints_only: bool
+    more: bool = False
 
     @staticmethod
-    def of(description: str | None, cases: Iterable[str]) -> Asked:
+    def of(description: str | None, cases: Iterable[str], more: Iterable[str] = ()) -> Asked:
         parser = argparse.ArgumentParser(description=description)
+        if more:
+            parser.add_argument("--more", action="store_true", help="the families that fewer people use")
         parser.add_argument("--quick", action="store_true", help="few rows and draws; writes nothing")
-        parser.add_argument("--only", choices=list(cases), help="one case; writes nothing")
+        parser.add_argument("--only", choices=[*cases, *more], help="one case; writes nothing")
         given = parser.parse_args()
-        num_rows, draws = (4_000, 2_000) if given.quick else (20_000, 10_000)
-        only = given.only is not None
-        return Asked([given.only] if only else list(cases), num_rows, draws, given.quick or only)
+        is_more = getattr(given, "more", False)
+        num_rows, draws = (4_000, 2_000) if given.quick else (4_000, 4_000) if is_more else (20_000, 10_000)
+        chosen = [given.only] if given.only else list(more if is_more else cases)
+        return Asked(chosen, num_rows, draws, given.quick or given.only is not None, is_more)
 
 
 def main() -> None:
-    asked = Asked.of(__doc__, CASES)
+    asked = Asked.of(__doc__, CASES, MORE)
     num_rows, draws = asked.num_rows, asked.draws
     data = simulate(num_rows)
     rows = []
     for case in asked.cases:
-        family, options = CASES[case]
-        formula = f"{case.partition(',')[0]} ~ age + log_income + region + age:log_income"
+        family, options = (CASES | MORE)[case]
+        response = "c(bus, car, foot)" if case == "multinomial" else case.partition(",")[0]
+        formula = f"{response} ~ age + log_income + region + age:log_income"
         rows.append(compare(case, formula, family, options, data, draws))
         print(rows[-1], flush=True)
     text = (
-        "# Families against full-data NUTS\n\n"
-        + header("families.py")
+        f"# {'More families' if asked.more else 'Families'} against full-data NUTS\n\n"
+        + header("families.py" + (" --more" if asked.more else ""))
         + f"\n{num_rows:,} simulated rows, `age + log_income + region + age:log_income`, {draws:,} draws; NumPyro's "
         "NUTS on all rows with the same priors. Errors of means in posterior standard deviations; `noise` is the "
         "largest Monte Carlo standard error of such a difference.\n\n" + table(COLUMNS, rows)
     )
-    publish("families.md", text, asked.prints_only)
+    publish("families-more.md" if asked.more else "families.md", text, asked.prints_only)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def test_what_comes_back(posterior):
 
 def test_tree_is_in_arviz_layout(posterior):
     assert isinstance(posterior.tree, xr.DataTree)
-    assert posterior.tree["posterior"]["beta"].dims == ("chain", "draw", "beta_dim_0")
+    assert posterior.tree["posterior"]["beta"].dims == ("chain", "draw", "beta_dim")
     assert posterior.tree["posterior"]["beta"].shape == (10, 50, 3)
     assert posterior.tree["shards"]["draws"].shape == (10, 50, 3)
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_predicted(posterior, monkeypatch):
     with pytest.raises(RunError, match="a model without a formula"):
         posterior.predictive_check(NEW)
     with pytest.raises(
-        ModelError, match=r"returns shape \(\) for 50 rows; it must return one number per row"
+        ModelError, match=r"returns shape \(\) for 50 rows; it must return one number, or one array"
     ):
         posterior.predict(NEW, function=lambda params, rows: jnp.sum(rows["a"]) * params["beta"][0])
     with pytest.raises(ModelError, match="The function given to predict raised KeyError: 'c'"):

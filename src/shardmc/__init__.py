@@ -114,6 +114,7 @@ def __dir__() -> list[str]:
 # Plots, pages and predictions are functions of a posterior in later layers; here they become its methods.
 HOMES.update(
     loo_of_formula="shardmc.formulas",
+    with_rows_of_formula="shardmc.formulas",
     predict="shardmc.formulas",
     predict_file="shardmc.formulas",
     contrast="shardmc.formulas",

@@ -1,9 +1,15 @@
 """The errors that a user can cause. The command line shows each as one sentence, with exit code 2."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, ParamSpec, TypeVar
 
 from shardmc.names import shown_text
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ShardmcError(Exception):
@@ -67,3 +73,35 @@ def unknown(kind: str, given: object, valid: Iterable[str]) -> OptionError:
     nearest = difflib.get_close_matches(str(given).lower(), names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return OptionError(f"Unknown {kind} {given!r}.{hint} Valid: {', '.join(names)}.")
+
+
+def knows_its_options(*inner: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function that refuses options unknown to it, and to those that it passes options on to, by its own name.
+
+    >>> @knows_its_options()
+    ... def fit(model, *, draws=10): ...
+    >>> fit("model", num_draws=5)
+    Traceback (most recent call last):
+    shardmc.errors.OptionError: Unknown option of fit 'num_draws'. Did you mean 'draws'? Valid: draws, model.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        own = [n for n, p in signature(function).parameters.items() if p.kind is not Parameter.VAR_KEYWORD]
+        passed = [
+            n
+            for each in inner
+            for n, p in signature(each).parameters.items()
+            if p.kind is Parameter.KEYWORD_ONLY
+        ]
+        names = dict.fromkeys(own + passed)
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in names:
+                    raise unknown(f"option of {function.__name__}", name, names)
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate

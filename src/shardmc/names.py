@@ -16,7 +16,7 @@ _ESCAPED = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4})")
 _PERCENT = re.compile(r"%(?=[0-9A-Fa-f]{2})")
 _OUTER = re.compile(r"^[\s.]|\s$")
 _TAKEN = re.compile(r"(?:c(?=hain$)|d(?=raw$)|z(?=arr\.json$))")
-_DIMENSION = re.compile(r"_(?=dim_[0-9]+$)")
+_DIMENSION = re.compile(r"_(?=dim(?:_[0-9]+)?$)")
 _EMPTY = "%7E"  # no name becomes this one: ~ stays as it is
 _LONGEST = 200  # bytes: a Zarr variable is a folder, whose name is limited to 255
 _ENTRY = re.compile(r"(?P<name>.*)\[(?P<index>(?:0|[1-9]\d*)(?:,(?:0|[1-9]\d*))*)\]", re.DOTALL)
@@ -53,8 +53,8 @@ def _escape(found: re.Match[str]) -> str:
 def stored(name: str) -> str:
     """The name of a parameter as a variable in a file. Different names stay different.
 
-    A slash would be a path, control characters are not allowed, and "chain", "draw" and "x_dim_0" are names of
-    dimensions. Such characters, or one character of such a name, become %XX as in a URL. A % that looks like that
+    A slash would be a path, control characters are not allowed, and "chain", "draw", "x_dim" and "x_dim_0" are names
+    of dimensions. Such characters, or one character of such a name, become %XX as in a URL. A % that looks like that
     becomes %25.
 
     >>> stored("beta"), stored("a/b"), stored("a÷b"), stored("chain"), stored("50%"), stored("%2F")
@@ -73,6 +73,25 @@ def stored(name: str) -> str:
     # %7E appears nowhere else, so no other name becomes this one.
     start = kept.encode()[: _LONGEST // 2].decode(errors="ignore")
     return f"{start}%7E{hashlib.sha256(kept.encode()).hexdigest()[:32]}"
+
+
+def axis_names(name: str, count: int) -> tuple[str, ...]:
+    """Names of a parameter's axes, if the user gave none.
+
+    >>> axis_names("beta", 1), axis_names("cov", 2)
+    (('beta_dim',), ('cov_dim_0', 'cov_dim_1'))
+    """
+    return (f"{name}_dim",) if count == 1 else tuple(f"{name}_dim_{k}" for k in range(count))
+
+
+def stored_axis(name: str) -> str:
+    """The name of an axis as a dimension in a file; those that `axis_names` gives differ from all stored names.
+
+    >>> stored_axis("a/b_dim"), stored_axis("a/b")
+    ('a%2Fb_dim', 'a%2Fb')
+    """
+    found = _DIMENSION.search(name)
+    return stored(name[: found.start()]) + name[found.start() :] if found else stored(name)
 
 
 def _percent(found: re.Match[str]) -> str:

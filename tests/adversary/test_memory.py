@@ -14,6 +14,7 @@ from shardmc.data import Partition, as_source
 from shardmc.data.memory import shards_at_a_time
 from shardmc.engine.local import Local, compiled_batch
 from shardmc.locate import precision, terms
+from shardmc.programs import compiled as compiled_functions
 from shardmc.programs.compiled import CompiledFor
 
 
@@ -59,6 +60,15 @@ def test_the_programs_of_other_shapes_are_forgotten(monkeypatch):
     for count in (500, 520, 540, 560):
         shardmc.fit(model, generator.normal(2.0, 1.0, count).astype(np.float32), shards=2, draws=40)
         assert len(compiled_batch) <= 8
+
+
+def test_memory_of_dropped_programs_is_returned_about_once_a_fit(monkeypatch):
+    returned = []
+    monkeypatch.setattr(compiled_functions, "return_freed_memory", lambda: returned.append(1))
+    compiled = CompiledFor(lambda exponent, x: x**exponent, static=1, most=1)
+    for exponent in range(1 + 2 * compiled_functions._TRIMMED_AFTER):
+        compiled(exponent, 2.0)
+    assert len(returned) == 2
 
 
 def test_the_last_programs_are_used_again():

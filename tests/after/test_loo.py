@@ -1,5 +1,6 @@
 """Leave-one-out cross-validation: ArviZ's values on all rows, and unbiased estimates with honest errors on a sample."""
 
+from dataclasses import replace
 from importlib import import_module
 
 import arviz_stats
@@ -10,7 +11,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 import xarray as xr
-from scipy import stats
+from scipy import special, stats
 
 import shardmc
 from shardmc.errors import DataError, ModelError, OptionError
@@ -165,6 +166,99 @@ def test_a_sample_is_read_in_pieces(policies, poisson, tmp_path, monkeypatch):
     assert poisson.loo(policies, draws=80).draws == 80
 
 
+@pytest.fixture(scope="module")
+def weighted(policies):
+    rows = policies.assign(times=np.arange(len(policies)) % 4)
+    return rows, shardmc.glm("claims ~ age", rows, "poisson", weights="times", **OPTIONS)
+
+
+def test_a_row_of_weight_w_counts_as_w_rows(weighted):
+    """The same posterior on a table in which each row is repeated."""
+    rows, posterior = weighted
+    repeated = rows.loc[rows.index.repeat(rows["times"])]
+    plain = replace(posterior, plan=replace(posterior.plan, weighted=False))
+    found, exact = posterior.loo(rows, weights="times"), plain.loo(repeated)
+    assert exact.rows == found.total_weight == rows["times"].sum()
+    np.testing.assert_allclose([found.elpd, found.se, found.p], [exact.elpd, exact.se, exact.p], rtol=1e-9)
+    assert "from 600 rows that count as 900" in found.sentence
+    array = posterior.loo(rows, weights=rows["times"].to_numpy(), sample=300)
+    assert abs(array.elpd - exact.elpd) < 6 * array.subsampling_se
+    other = replace(found, elpd_i=found.elpd_i - 0.01 * rows["age"].to_numpy(), elpd=found.elpd - 1)
+    shifted = replace(exact, elpd_i=exact.elpd_i - 0.01 * repeated["age"].to_numpy(), elpd=exact.elpd - 1)
+    of_weights, of_rows = (
+        shardmc.compare_models({"a": first, "b": second}).loc["b"]
+        for first, second in ((found, other), (exact, shifted))
+    )
+    np.testing.assert_allclose(of_weights["elpd_diff"], of_rows["elpd_diff"])
+    np.testing.assert_allclose(of_weights["dse"], of_rows["dse"], rtol=1e-2)
+    with pytest.raises(OptionError, match=r"fitted with weights: give them here too, as weights="):
+        posterior.loo(rows)
+    with pytest.raises(OptionError, match="one entry for each of the 600 rows"):
+        posterior.loo(rows, weights=np.ones(5))
+
+
+@pytest.fixture(scope="module")
+def shops(policies):
+    rng = np.random.default_rng(2)
+    shop = rng.integers(0, 40, len(policies))
+    eta = 0.4 + 0.01 * policies["age"] + rng.normal(0, 0.6, 40)[shop]
+    return policies.assign(
+        shop=[f"s{k}" for k in shop],
+        spent=eta + rng.normal(0, 0.5, len(shop)),
+        visits=rng.poisson(np.exp(eta)),
+    )
+
+
+def test_groups_of_a_normal_response_are_left_out_exactly(shops):
+    """Given the parameters, the rows of a group are jointly normal."""
+    posterior = shardmc.glm("spent ~ age + (1 | shop)", shops, **OPTIONS)
+    found = posterior.loo(shops)
+    draws, values = posterior.draws, []
+    own, shared = draws["sigma"] ** 2, draws["sd_shop__Intercept"] ** 2
+    for _, rows in shops.groupby("shop"):
+        mean = draws["Intercept"][:, None] + draws["age"][:, None] * rows["age"].to_numpy()
+        residual, size = rows["spent"].to_numpy() - mean, len(rows)
+        last = own + size * shared  # the eigenvalue of the covariance that is not `own`
+        squares = (residual**2).sum(axis=1) - shared / last * residual.sum(axis=1) ** 2
+        log_determinant = (size - 1) * np.log(own) + np.log(last)
+        values.append(-0.5 * (size * np.log(2 * np.pi) + log_determinant + squares / own))
+    exact = exact_loo(posterior, np.transpose(values))
+    np.testing.assert_allclose(found.elpd_i, exact.elpd_i, rtol=1e-7)
+    np.testing.assert_allclose([found.elpd, found.se, found.p], [exact.elpd, exact.se, exact.p], rtol=1e-6)
+    assert "from 40 groups of 'shop'" in found.sentence
+    # Against a model without the groups, by the same groups.
+    plain = shardmc.glm("spent ~ age", shops, **OPTIONS)
+    by_row, by_shop = plain.loo(shops), plain.loo(shops, by="shop")
+    assert list(shardmc.compare_models({"plain": by_shop, "shops": found}).index) == ["shops", "plain"]
+    with pytest.raises(
+        OptionError, match=r"one group of 'shop' at a time, and 'plain' one row: give loo the same by="
+    ):
+        shardmc.compare_models({"plain": by_row, "shops": found})
+    with pytest.raises(OptionError, match="by= must be 'shop'"):
+        posterior.loo(shops, by="region")
+
+
+@pytest.mark.slow
+def test_groups_of_counts_are_integrated_by_quadrature(shops):
+    posterior = shardmc.glm("visits ~ age + (1 | shop)", shops, "poisson", **OPTIONS)
+    draws = posterior.draws
+    grid = np.linspace(-8, 8, 4_001)
+    prior = stats.norm.logpdf(grid) + np.log(grid[1] - grid[0])
+    effects = draws["sd_shop__Intercept"][:, None] * grid
+    values = []
+    for _, rows in shops.groupby("shop"):
+        visits = rows["visits"].to_numpy()
+        eta = draws["Intercept"][:, None] + draws["age"][:, None] * rows["age"].to_numpy()
+        fixed = eta @ visits - special.gammaln(visits + 1).sum()
+        terms = effects * visits.sum() - np.exp(effects) * np.exp(eta).sum(axis=1, keepdims=True)
+        values.append(fixed + special.logsumexp(terms + prior, axis=1))
+    exact, found = exact_loo(posterior, np.transpose(values)), posterior.loo(shops)
+    np.testing.assert_allclose(found.elpd_i, exact.elpd_i, rtol=1e-5)
+    part = posterior.loo(shops, sample=15)
+    np.testing.assert_allclose(part.elpd_i, found.elpd_i[part.positions], rtol=1e-9)
+    assert abs(part.elpd - found.elpd) < 6 * part.subsampling_se
+
+
 def test_what_loo_refuses(policies, poisson):
     model = shardmc.Model(normal, None, {"mu": (), "sigma": "positive"})
     y = {"y": np.random.default_rng(1).normal(3.0, 2.0, size=300)}
@@ -181,12 +275,10 @@ def test_what_loo_refuses(policies, poisson):
         poisson.loo(policies, sample=1)
     with pytest.raises(OptionError, match="Unknown column 'months'"):
         poisson.loo(policies.drop(columns="months"))
-    weighted = shardmc.glm("claims ~ 1", policies, "poisson", weights="months", **OPTIONS)
-    with pytest.raises(OptionError, match="fitted with weights"):
-        weighted.loo(policies)
-    grouped = shardmc.glm("claims ~ 1 + (1 | region)", policies, "poisson", **OPTIONS | {"shards": 1})
-    with pytest.raises(OptionError, match="not available for formulas with group terms"):
-        grouped.loo(policies)
+    with pytest.raises(OptionError, match=r"without weights, so weights= must be left out"):
+        poisson.loo(policies, weights="months")
+    with pytest.raises(OptionError, match=r"by= is for the posterior of a formula"):
+        posterior.loo(y, model, by="y")
     results = {"a": poisson.loo(policies, sample=50), "b": poisson.loo(policies, sample=50, seed=1)}
     with pytest.raises(OptionError, match=r"'[ab]' and '[ab]' were computed on different rows"):
         shardmc.compare_models(results)

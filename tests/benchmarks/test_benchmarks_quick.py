@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK = {
     "chaos": [],
     "kernels": [],
+    "many_fits": ["--only", "new functions"],
+    "many_parameters": [],
     "gpu": ["--no-nuts", "--shards", "10", "--draws", "500"],
     "peers": [
         "--only",

@@ -7,7 +7,7 @@ import pytest
 
 import shardmc
 from shardmc.data import as_source
-from shardmc.data.row_weights import weight_findings
+from shardmc.data.row_weights import SurveyWeights, read_weights
 
 ROWS = 400
 SURVEY = np.random.default_rng(0).uniform(100, 3_000, ROWS)
@@ -22,7 +22,7 @@ INNOCENT = {
 
 @pytest.mark.parametrize("name", INNOCENT)
 def test_weights_that_can_be_counts_are_not_doubted(name):
-    assert weight_findings(as_source({"y": np.arange(ROWS)}), INNOCENT[name]) == ()
+    assert read_weights(as_source({"y": np.arange(ROWS)}), INNOCENT[name]).findings == ()
 
 
 @pytest.mark.parametrize("given", ["array", "device", "column", "table"])
@@ -30,14 +30,14 @@ def test_weights_of_a_survey_are_a_warning(given):
     table = {"y": np.arange(ROWS, dtype=float), "weight": SURVEY}
     weights = {"array": SURVEY, "device": jnp.asarray(SURVEY)}.get(given, "weight")
     source = as_source(pd.DataFrame(table) if given == "table" else table)
-    (finding,) = weight_findings(source, weights)
+    (finding,) = read_weights(source, weights).findings
     assert finding.level == "warning"
     assert "all sds are about" in finding.message
     assert f"{np.sqrt(SURVEY.mean()):.3g}" in finding.message
 
 
 def test_small_weights_make_sds_too_large():
-    (finding,) = weight_findings(as_source(np.arange(ROWS)), SURVEY / SURVEY.sum())
+    (finding,) = read_weights(as_source(np.arange(ROWS)), SURVEY / SURVEY.sum()).findings
     assert "times too large" in finding.message
 
 
@@ -47,3 +47,11 @@ def test_a_fit_says_so():
     options = {"shards": 2, "draws": 40, "weights": "weight", "precision": "single"}
     posterior = shardmc.glm("y ~ x", table, check=False, **options)
     assert "weights" in [finding.check for finding in posterior.findings]
+
+
+@pytest.mark.parametrize("given", ["array", "column"])
+def test_survey_weights_sum_to_the_effective_sample(given):
+    source = as_source({"y": np.arange(ROWS, dtype=float), "weight": SURVEY})
+    found = read_weights(source, SurveyWeights(SURVEY if given == "array" else "weight"))
+    assert found.findings == ()
+    assert found.factor * SURVEY.sum() == pytest.approx(SURVEY.sum() ** 2 / (SURVEY**2).sum())

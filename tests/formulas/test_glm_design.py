@@ -145,11 +145,12 @@ def test_every_kind_of_table_gives_the_same_rows(table, tmp_path):
         assert rows["design"].dtype == wanted["design"].dtype
 
 
-def test_ordered_categories_keep_their_order_and_others_are_sorted(table):
+def test_categories_keep_their_order_and_text_is_sorted(table):
     data = table.assign(g=pd.Categorical(table["g"], ["west", "south", "north"], ordered=True))
     assert prepared("y ~ g", data).design.encoder.names == ("g[T.south]", "g[T.north]")
     data = table.assign(g=pd.Categorical(table["g"], ["west", "south", "north", "unused"]))
-    assert prepared("y ~ g", data).design.encoder.names == ("g[T.south]", "g[T.west]")
+    assert prepared("y ~ g", data).design.encoder.names == ("g[T.south]", "g[T.north]")
+    assert prepared("y ~ g", table).design.encoder.names == ("g[T.south]", "g[T.west]")
 
 
 def test_missing_rows_are_dropped_on_request(table, small_pieces):

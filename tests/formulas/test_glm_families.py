@@ -10,14 +10,21 @@ from shardmc.errors import DataError, OptionError
 from shardmc.formulas.families import (
     FAMILIES,
     Bernoulli,
+    Beta,
     Binomial,
     Gamma,
     Gaussian,
+    InverseGaussian,
+    Lognormal,
+    Multinomial,
     NegativeBinomial,
     Ordinal,
     Poisson,
     ResponseSummary,
     StudentT,
+    Weibull,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
     family_from_dict,
     named_family,
 )
@@ -44,6 +51,28 @@ def negative_binomial(y: np.ndarray, eta: np.ndarray, shape: float) -> np.ndarra
     return stats.nbinom.logpmf(y, shape, shape / (shape + np.exp(eta)))
 
 
+def cloglog(y: np.ndarray, eta: np.ndarray, trials: np.ndarray | int) -> np.ndarray:
+    return y * np.log(-np.expm1(-np.exp(eta))) - (trials - y) * np.exp(eta)
+
+
+def inflated(log_probability: np.ndarray, y: np.ndarray, zi: float) -> np.ndarray:
+    return np.where(
+        y == 0,
+        np.logaddexp(np.log(zi), np.log1p(-zi) + log_probability),
+        np.log1p(-zi) + log_probability,
+    )
+
+
+def weibull(y: np.ndarray, eta: np.ndarray, shape: float) -> np.ndarray:
+    """Every second time is censored, as in `encoded_by`."""
+    found = stats.weibull_min(shape, scale=np.exp(eta) / special.gamma(1 + 1 / shape))
+    return np.where(np.arange(len(y)) % 2 == 0, found.logpdf(y), found.logsf(y))
+
+
+def beta(y: np.ndarray, eta: np.ndarray, kappa: float) -> np.ndarray:
+    return stats.beta.logpdf(y, kappa * special.expit(eta), kappa * special.expit(-eta))
+
+
 def ordinal(y: np.ndarray, eta: np.ndarray) -> np.ndarray:
     points = np.concatenate([[-np.inf], CUTPOINTS, [np.inf]])
     k = y.astype(int)
@@ -54,6 +83,7 @@ REALS = np.array([-3.0, -0.1, 0.0, 0.4, 1.0, 2.5, 30.0])
 BINARY = np.array([0.0, 1.0, 1.0, 0.0])
 LEVELS = np.array([0.0, 1, 2, 3, 1])
 AMOUNTS = np.array([1e-3, 0.2, 1.0, 8.0, 3e5])
+SHARES = np.array([1e-5, 0.03, 0.3, 0.5, 0.9, 0.9999])
 CASES = {
     "gaussian": (
         Gaussian(),
@@ -96,6 +126,20 @@ CASES = {
         near(np.array([-4, -3, 0.2, 4.0])),
         {},
         lambda y, eta, a, n: special.log_ndtr((2 * y - 1) * eta),
+    ),
+    "bernoulli, cloglog": (
+        Bernoulli("cloglog"),
+        BINARY,
+        near(np.array([1.5, -30, 0.2, -9.0])),
+        {},
+        lambda y, eta, a, n: cloglog(y, eta, 1),
+    ),
+    "binomial, cloglog": (
+        Binomial("cloglog"),
+        np.array([0, 1, 2, 4, 25.0]),
+        near(np.array([-8, -2.4, -2.2, 0, 1])),
+        {},
+        lambda y, eta, a, n: cloglog(y, eta, n),
     ),
     "binomial": (
         Binomial(),
@@ -160,6 +204,76 @@ CASES = {
         {"shape": 3_000.0},
         lambda y, eta, a, n: stats.gamma.logpdf(y, a["shape"], scale=np.exp(eta) / a["shape"]),
     ),
+    "zero_inflated_poisson": (
+        ZeroInflatedPoisson(),
+        np.append(COUNTS[:6], 0),
+        near(np.append(np.log(COUNTS[:6] + 0.5), 5.0)),
+        {"zi": 0.2},
+        lambda y, eta, a, n: inflated(stats.poisson.logpmf(y, np.exp(eta)), y, a["zi"]),
+    ),
+    "zero_inflated_poisson, hardly": (
+        ZeroInflatedPoisson(),
+        COUNTS,
+        near(np.log(COUNTS + 0.5)),
+        {"zi": 1e-6},
+        lambda y, eta, a, n: inflated(stats.poisson.logpmf(y, np.exp(eta)), y, a["zi"]),
+    ),
+    "zero_inflated_negative_binomial": (
+        ZeroInflatedNegativeBinomial(),
+        np.append(COUNTS, 0),
+        near(np.append(np.log(COUNTS + 0.5), 5.0)),
+        {"shape": 1.3, "zi": 0.4},
+        lambda y, eta, a, n: inflated(negative_binomial(y, eta, a["shape"]), y, a["zi"]),
+    ),
+    "lognormal": (
+        Lognormal(),
+        AMOUNTS,
+        near(np.log(AMOUNTS)),
+        {"sigma": 0.4},
+        lambda y, eta, a, n: stats.lognorm.logpdf(y, a["sigma"], scale=np.exp(eta)),
+    ),
+    "inverse_gaussian": (
+        InverseGaussian(),
+        AMOUNTS,
+        near(np.log(AMOUNTS)),
+        {"shape": 2.2},
+        lambda y, eta, a, n: stats.invgauss.logpdf(y, np.exp(eta) / a["shape"], scale=a["shape"]),
+    ),
+    "weibull": (
+        Weibull(),
+        AMOUNTS,
+        near(np.log(AMOUNTS)),
+        {"shape": 1.7},
+        lambda y, eta, a, n: weibull(y, eta, a["shape"]),
+    ),
+    "weibull, slow": (
+        Weibull(),
+        AMOUNTS,
+        near(np.log(AMOUNTS)),
+        {"shape": 0.3},
+        lambda y, eta, a, n: weibull(y, eta, a["shape"]),
+    ),
+    "beta": (
+        Beta(),
+        SHARES,
+        near(special.logit(SHARES)),
+        {"kappa": 7.0},
+        lambda y, eta, a, n: beta(y, eta, a["kappa"]),
+    ),
+    "beta, precise": (
+        Beta(),
+        SHARES,
+        special.logit(SHARES) + 0.1 * near(np.zeros(6)),
+        {"kappa": 1_000.0},
+        lambda y, eta, a, n: beta(y, eta, a["kappa"]),
+    ),
+    "beta, far off": (
+        Beta(),
+        SHARES,
+        np.linspace(-15, 15, 8)[:, None] * np.ones(6),
+        {"kappa": 0.3},
+        lambda y, eta, a, n: beta(y, eta, a["kappa"]),
+    ),
     "ordinal": (
         Ordinal((0, 1, 2, 3)),
         LEVELS,
@@ -170,10 +284,17 @@ CASES = {
 }
 
 
+def encoded_by(family, y):
+    """The response as rows hold it; of families that take censoring, every second one is censored."""
+    encoded = family.encode(y)
+    if family.takes_censoring:
+        encoded = np.stack([encoded, np.arange(len(y)) % 2 == 0], axis=1)
+    return jnp.asarray(encoded if encoded.dtype.kind == "i" else encoded.astype(np.float32))
+
+
 def evaluate(family, y, eta, auxiliary, trials):
     """Log-likelihoods in float32, (point, row)."""
-    encoded = family.encode(y)
-    response = jnp.asarray(encoded if encoded.dtype.kind == "i" else encoded.astype(np.float32))
+    response = encoded_by(family, y)
     auxiliary = {name: jnp.asarray(value, jnp.float32) for name, value in auxiliary.items()}
     count = None if trials is None else jnp.asarray(trials, jnp.float32)
 
@@ -199,7 +320,21 @@ def test_log_likelihood_is_the_reference_up_to_a_constant_of_each_row(case):
     assert (np.abs(change - wanted) <= 3e-6 * (1 + slope) * np.maximum(1, np.abs(eta).max(axis=0))).all()
 
 
-@pytest.mark.parametrize("case", ["negative_binomial", "gamma", "student_t", "gaussian"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "negative_binomial",
+        "gamma",
+        "student_t",
+        "gaussian",
+        "zero_inflated_poisson",
+        "zero_inflated_negative_binomial",
+        "lognormal",
+        "inverse_gaussian",
+        "weibull",
+        "beta",
+    ],
+)
 def test_log_likelihood_has_the_right_dependence_on_auxiliary_parameters(case):
     family, y, eta, auxiliary, reference = CASES[case]
     other = {name: np.float32(value * 1.25) for name, value in auxiliary.items()}
@@ -225,8 +360,7 @@ def test_the_naive_poisson_fails_where_ours_holds():
 def test_gradients_and_curvatures_are_finite(case):
     family, y, eta, auxiliary, _ = CASES[case]
     trials = jnp.asarray(TRIALS[: len(y)], jnp.float32) if family.takes_trials else None
-    encoded = family.encode(y)
-    response = jnp.asarray(encoded if encoded.dtype.kind == "i" else encoded.astype(np.float32))
+    response = encoded_by(family, y)
 
     def total(parameters):
         return family.log_likelihood(parameters["eta"], response, parameters, trials).sum()
@@ -236,6 +370,24 @@ def test_gradients_and_curvatures_are_finite(case):
         parameters = {"eta": jnp.asarray(point, jnp.float32)}
         parameters |= {name: jnp.asarray(value, jnp.float32) for name, value in auxiliary.items()}
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(derivatives(parameters)))
+
+
+def test_large_counts_of_levels_keep_their_digits():
+    """Changes of the log-likelihood between points a posterior sd apart; without the row's own shares they are lost."""
+    family = Multinomial(("a", "b", "c"))
+    counts = np.array([[3e6, 5e6, 2e6], [0.0, 40.0, 900.0]])
+    at = np.log(counts[:, 1:] + 0.5) - np.log(counts[:, :1] + 0.5)
+    eta = (at + 5e-4 * np.array([0.0, 1.0, -2.0])[:, None, None]).astype(np.float32)
+
+    def exact(eta):
+        every = np.concatenate([np.zeros((2, 1)), eta.astype(float)], axis=1)
+        return stats.multinomial.logpmf(counts, counts.sum(axis=1), special.softmax(every, axis=1))
+
+    found = np.array(
+        [family.log_likelihood(jnp.asarray(e), jnp.asarray(counts, jnp.float32), {}, None) for e in eta]
+    )
+    wanted = np.array([exact(e) for e in eta])
+    np.testing.assert_allclose(found + family.log_base(counts, None), wanted, rtol=1e-4, atol=0.02)
 
 
 def test_special_functions_are_scipys():
@@ -318,6 +470,7 @@ def test_families_by_name():
     assert named_family("negbinomial") == NegativeBinomial()
     assert named_family("normal") == named_family("gaussian")
     assert named_family("bernoulli(link=probit)") == Bernoulli("probit")
+    assert named_family("bernoulli(link=cloglog)") == Bernoulli("cloglog")
     assert named_family(StudentT(df=3.0)) == StudentT(df=3.0)
     for name in FAMILIES:
         family = named_family(name)
@@ -325,7 +478,7 @@ def test_families_by_name():
     with pytest.raises(OptionError, match=r"Unknown family 'poison'\. Did you mean 'poisson'"):
         named_family("poison")
     with pytest.raises(OptionError, match="link"):
-        named_family("bernoulli(link=cloglog)")
+        named_family("bernoulli(link=cauchit)")
     with pytest.raises(OptionError, match="no options"):
         named_family("poisson(df=3)")
 
@@ -350,6 +503,22 @@ def test_responses_that_cannot_be_are_refused():
         Gaussian().refuse(seen([2, 2, 2, 2]))
     with pytest.raises(DataError, match="exceeds the number of trials in 1 rows"):
         Binomial().refuse(seen([0, 1, 2, 6], trials=5))
+    with pytest.raises(DataError, match="'lognormal' must be positive, but 1 of 4 values"):
+        Lognormal().refuse(seen([0, 1, 2, 3]))
+    with pytest.raises(DataError, match="'inverse_gaussian' must be positive, but 1 of 4 values"):
+        InverseGaussian().refuse(seen([-1, 1, 2, 3]))
+    with pytest.raises(
+        DataError, match=r"without the ends, but its values go from 0 to 0.5; drop rows with 0"
+    ):
+        Beta().refuse(seen([0, 0.1, 0.2, 0.5]))
+    with pytest.raises(DataError, match="from 3 to 50; divide percentages by 100"):
+        Beta().refuse(seen([3, 10, 20, 50]))
+    with pytest.raises(
+        DataError, match=r"must be counts, but 1 of 4 values are not whole numbers, such as 0.5"
+    ):
+        ZeroInflatedPoisson().refuse(seen([0, 0.5, 2, 3]))
+    with pytest.raises(DataError, match=r"0 in no row.*take family 'negative_binomial'"):
+        ZeroInflatedNegativeBinomial().refuse(seen([1, 2, 2, 3]))
     with pytest.raises(DataError, match="2 levels; it needs three or more"):
         Ordinal((0, 1)).refuse(seen([0, 1, 0, 1]))
 

@@ -301,8 +301,8 @@ class TestRefusals:
             pm.Data("short", Y[:5])
             pm.Normal("y", pm.Normal("mu"), 1, observed=pm.Data("column", Y))
 
-        _refused(simple, ["colum"], "Unknown pm.Data 'colum'. Did you mean 'column'")
-        _refused(simple, [], "rows= must name the pm.Data .* There are: 'k', 'short', 'column'")
+        _refused(simple, ["colum"], "Unknown pm.Data in rows= of from_pymc 'colum'. Did you mean 'column'")
+        _refused(simple, [], "rows= of from_pymc must name the pm.Data .* There are: 'k', 'short', 'column'")
         _refused(simple, ["column", "k"], "pm.Data 'k' is a single number, .*: leave it out of rows=")
         _refused(
             simple,

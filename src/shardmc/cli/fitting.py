@@ -19,7 +19,9 @@ Formula = Annotated[
 FamilyName = Annotated[
     str,
     typer.Option(
-        help="gaussian, bernoulli, binomial, poisson, negative_binomial, gamma, student_t or ordinal."
+        help="gaussian, bernoulli, binomial, poisson, negative_binomial, zero_inflated_poisson, "
+        "zero_inflated_negative_binomial, gamma, lognormal, inverse_gaussian, weibull, beta, student_t, ordinal, "
+        "categorical or multinomial. A link goes in brackets: bernoulli(link=cloglog)."
     ),
 ]
 Out = Annotated[Path, typer.Option(help="The run folder. A run that was stopped is resumed.")]
@@ -37,6 +39,10 @@ Exposure = Annotated[
 Trials = Annotated[
     str | None, typer.Option(help="Number of trials of family binomial: a column or a number.")
 ]
+Censored = Annotated[
+    str | None,
+    typer.Option(help="A column that is 1 where the time of family weibull is right-censored, else 0."),
+]
 Keep = Annotated[
     float | None,
     typer.Option(
@@ -45,7 +51,22 @@ Keep = Annotated[
         "smaller number keeps more rows, and 0 keeps none.",
     ),
 ]
-Weights = Annotated[str | None, typer.Option(help="A column of row weights.")]
+Weights = Annotated[
+    str | None, typer.Option(help="A column of row weights: counts, a row of weight 40 is 40 rows.")
+]
+SurveyWeightsName = Annotated[
+    str | None,
+    typer.Option("--survey-weights", help="A column with the weights of a survey: design-based errors."),
+]
+IsRobust = Annotated[
+    bool, typer.Option("--robust", help="Adjust the draws by a sandwich of the rows' scores.")
+]
+Clusters = Annotated[
+    str | None,
+    typer.Option(
+        help="A column of clusters: like --robust, for rows that depend on each other within clusters."
+    ),
+]
 Strata = Annotated[str | None, typer.Option(help="A column whose values are spread evenly over the shards.")]
 SamplerName = Annotated[str, typer.Option(help="auto, independence, hmc, nuts or random-walk.")]
 CombinerName = Annotated[str, typer.Option(help="recenter, consensus, swiss, ...")]
@@ -79,6 +100,9 @@ TrustFiles = Annotated[
     ),
 ]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")]
+DropCollinear = Annotated[
+    bool, typer.Option("--drop-collinear", help="Leave out columns that follow from earlier ones.")
+]
 Polish = Annotated[
     bool, typer.Option("--polish", help="Correct the draws for the errors that the certificate measures.")
 ]
@@ -133,8 +157,12 @@ def fit(
     offset: Offset = None,
     exposure: Exposure = None,
     trials: Trials = None,
+    censored: Censored = None,
     keep: Keep = None,
     weights: Weights = None,
+    survey_weights: SurveyWeightsName = None,
+    robust: IsRobust = False,
+    clusters: Clusters = None,
     stratify: Strata = None,
     sampler: SamplerName = "auto",
     combiner: CombinerName = "recenter",
@@ -145,6 +173,7 @@ def fit(
     scratch: Scratch = None,
     trust_files: TrustFiles = False,
     drop_missing: DropMissing = False,
+    drop_collinear: DropCollinear = False,
     polish: Polish = False,
     precision: PrecisionName = "auto",
     certify_draws: CertifyDraws = 100,
@@ -182,13 +211,17 @@ def fit(
         offset=offset,
         exposure=exposure,
         trials=_number_or_name(trials),
+        censored=censored,
         drop_missing=drop_missing,
+        drop_collinear=drop_collinear,
         predictive=predictive,
         shards=_shards(shards),
         draws=draws,
         seed=seed,
         **({} if keep is None else {"keep": keep or None}),
         weights=weights,
+        survey_weights=survey_weights,
+        robust=clusters or robust,
         stratify=stratify,
         sampler=sampler,
         combiner=combiner,

@@ -20,7 +20,7 @@ from shardmc.combiners.recenter import Recenter
 from shardmc.combiners.weierstrass import Weierstrass
 from shardmc.errors import OptionError, RunError, unknown
 from shardmc.guards.limits import memory_explained
-from shardmc.names import shown, stored
+from shardmc.names import axis_names, shown, stored, stored_axis
 from shardmc.seeds import checked_seed
 from shardmc.types import Combiner, Located, ShardDraws
 
@@ -62,9 +62,13 @@ class CombinedDraws:
         import arviz_base
 
         groups = {"posterior": {stored(name): values[None] for name, values in self.draws.items()}}
+        dims = {
+            stored(name): [stored_axis(axis) for axis in axis_names(name, values.ndim - 1)]
+            for name, values in self.draws.items()
+        }
         if self.shard is not None:
             groups["sample_stats"] = {"shard": self.shard[None]}
-        tree = arviz_base.from_dict(groups)
+        tree = arviz_base.from_dict(groups, dims=dims)
         tree["posterior"].attrs.update(method=self.method, notes="\n".join(self.notes))
         renamed = {stored(name): name for name in self.draws if stored(name) != name}
         if renamed:

@@ -17,6 +17,7 @@ from shardmc.errors import OptionError, RunError
 from shardmc.guards.checksum import verify_checksum
 from shardmc.guards.limits import refuse_above
 from shardmc.guards.untrusted import refuse_special, refuse_unsafe_netcdf, unpacked
+from shardmc.model.variables import Variable, unstacked
 from shardmc.names import clash
 
 if TYPE_CHECKING:
@@ -295,17 +296,20 @@ def _from_table(table: pd.DataFrame, label: str = "A table of draws") -> dict[st
 
 def _from_tree(tree: xr.DataTree, label: str) -> dict[str, np.ndarray]:
     node = tree["posterior"] if "posterior" in tree.children else tree
-    record = tree.attrs.get("shardmc")  # of a posterior that `fit` made
-    renamed = json.loads(record).get("renamed", {}) if record else {}
-    return _from_dataset(node.to_dataset(), label, renamed)
+    found = _from_dataset(node.to_dataset(), label)
+    if "shardmc" not in tree.attrs:
+        return found
+    try:
+        record = json.loads(tree.attrs["shardmc"])  # of a posterior that `fit` made
+        return unstacked(found, [Variable.from_dict(each) for each in record["variables"]], record["draws"])
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise RunError(f"{label} has a record of shardmc that does not fit it: {error}.") from error
 
 
-def _from_dataset(
-    dataset: xr.Dataset, label: str, renamed: Mapping[str, str] | None = None
-) -> dict[str, np.ndarray]:
+def _from_dataset(dataset: xr.Dataset, label: str) -> dict[str, np.ndarray]:
     """Variables with a draw dimension. Chains are joined."""
     result = {}
-    own = renamed or json.loads(dataset.attrs.get(RENAMED, "{}"))
+    own = json.loads(dataset.attrs.get(RENAMED, "{}"))
     for name, variable in dataset.data_vars.items():
         if "draw" not in variable.dims:
             continue

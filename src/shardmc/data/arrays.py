@@ -155,7 +155,7 @@ class ArraySource(Source):
             refuse_negative(float(weights.min()))
             refuse_zero(float(weights.sum()))
             _check_on_device({Column(label, float_type()): weights})
-            weights = weights.astype(float_type())
+            weights = weights.astype(float_type()) * partition.weight_factor
         strata = self._on_device("stratify", partition.stratify)
         order = None
         if strata is None and partition.shuffle:

@@ -115,7 +115,7 @@ class Partitioner:
         self.starts = shard_starts(self.sizes)
         self.columns = list(columns)
         self._num_rows = num_rows
-        self._by = partition.by
+        self._by, self._weight_factor = partition.by, partition.weight_factor
         arrays: dict[Hashable, Any] = {}
         self._strata_key = resolve("stratify", partition.stratify, _STRATA, names, arrays, num_rows)
         weights = resolve("weights", partition.weights, _WEIGHTS, names, arrays, num_rows)
@@ -149,6 +149,9 @@ class Partitioner:
         for piece in self._read(keys, self._at_once):
             rows += self._count(piece, rows)
             placement = _placement(self._shards_of(piece), targets)
+            if self.has_weights and self._weight_factor != 1:
+                weights = len(self.columns) - 1
+                piece[weights] = piece[weights] * self._weight_factor
             for number, check in enumerate(checks):
                 sink.write(number, check.cast(piece[number]), placement)
             if self.has_weights:

@@ -327,6 +327,8 @@ class Partition:
         The number of rows of each shard. By default the shards are as equal as possible.
     by
         Which shard each group of rows goes to. By default rows go to shards one by one.
+    weight_factor
+        What the weights are multiplied by.
 
     Examples
     --------
@@ -340,11 +342,13 @@ class Partition:
     weights: str | Any | None = None
     sizes: Sequence[int] | np.ndarray | None = None
     by: ByGroup | None = None
+    weight_factor: float = 1.0
 
     @property
     def fingerprint(self) -> str:
         """A hash that changes when the rows would be split differently."""
         plan = {name: getattr(self, name) for name in ("shards", "shuffle", "stratify", "weights", "sizes")}
+        plan |= {"weight_factor": self.weight_factor} if self.weight_factor != 1 else {}
         arrays = [np.asarray(value) for value in plan.values() if value is not None]
         arrays += [] if self.by is None else [self.by.shard]
         return hash_arrays(str([name for name, value in plan.items() if value is not None]), arrays)

@@ -61,6 +61,15 @@ class TableReader(ABC):
         """A hash that changes when the rows change."""
 
 
+def rows_at(source: Source, columns: Sequence[str], positions: np.ndarray) -> pa.Table:
+    """The rows of a table or file at these positions, which are sorted."""
+    parts, start = [], 0
+    for table in source.tables(columns):
+        parts.append(table.take(positions[(positions >= start) & (positions < start + len(table))] - start))
+        start += len(table)
+    return pa.concat_tables(parts)
+
+
 def spread_positions(num_rows: int, count: int, seed: int) -> np.ndarray:
     """Sorted random row numbers, one from each of `count` equal stretches of the rows.
 

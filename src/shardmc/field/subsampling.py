@@ -30,8 +30,9 @@ from shardmc.locate import asked_precision, precision_of_rows
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws, score_of_blocks
 from shardmc.pipeline.driver import Driver
-from shardmc.pipeline.fitting import FrontEnd, as_front_end, check_options, number_of_shards
+from shardmc.pipeline.fitting import FrontEnd, as_front_end, check_options
 from shardmc.pipeline.progress import shows_progress
+from shardmc.pipeline.shard_count import number_of_shards
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Locate
 from shardmc.posterior import Plan, Posterior

@@ -1,5 +1,6 @@
 """Generalised linear models from formulas: fitting, priors, prediction."""
 
+from shardmc.formulas.arviz import with_rows_of_formula
 from shardmc.formulas.contrasts import contrast, marginal_effects
 from shardmc.formulas.design import Design, design_of
 from shardmc.formulas.effects import effect_draws, effects
@@ -45,4 +46,5 @@ __all__ = [
     "posterior_predictive_check",
     "predict",
     "predict_file",
+    "with_rows_of_formula",
 ]

@@ -263,7 +263,8 @@ class _Study:
         import pandas as pd
 
         family = self.predictor.design.family
-        levels = [str(level) for level in family.levels_of_response or ()] if self.scale == "mean" else []
+        labels = family.levels_of_response if self.scale == "mean" else family.equations
+        levels = [str(label) for label in labels or ()]
         rows, index = [], []
         for group, means in found.means().items():
             for name, drawn in zip(names, compared(means), strict=True):

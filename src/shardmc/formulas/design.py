@@ -107,7 +107,7 @@ class Design:
     roles: Roles
     family: Family
     kinds: Mapping[str, Kind]
-    """What each column holds: those of response, offset, exposure and trials, and those of the predictors."""
+    """What each column holds: those of response, offset, exposure, trials and censored, and those of the predictors."""
     scaling: Scaling
     priors: Mapping[str, Prior]
     num_rows: int
@@ -125,9 +125,26 @@ class Design:
         return self.encoder.formula.has_intercept or self.family.location_is_auxiliary
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Coefficients, named after the columns of the design matrix; in backticks if the model uses that name."""
+    def column_names(self) -> tuple[str, ...]:
+        """Columns of the design matrix; in backticks if the model uses that name."""
         return quoted_where_taken(self.encoder.names, self._own_names())
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Coefficients: the names of the columns, or `x[level]` if there are several linear predictors."""
+        return self.entries_of(*self.column_names)
+
+    def entries_of(self, *names: str) -> tuple[str, ...]:
+        """Names of parameters, or of their part in each linear predictor if there are several."""
+        equations = self.family.equations
+        return tuple(f"{name}[{equation}]" for name in names for equation in equations) or names
+
+    def per_equation(self, coefficients: Any) -> Any:
+        """Coefficients (..., coefficient) as (..., column, equation), if there are several linear predictors."""
+        equations = self.family.equations
+        if not equations:
+            return coefficients
+        return coefficients.reshape(*coefficients.shape[:-1], len(self.column_names), len(equations))
 
     def _own_names(self) -> set[str]:
         """Names of all other parameters that the model could have, and of their entries."""
@@ -136,7 +153,20 @@ class Design:
         entries = range(len(self.family.levels_of_response or ()))
         cutpoints = {f"{name}[{k}]" for name in sampled for k in entries}
         own = {name for factor in self.factors for name in (*factor.sd_names, *factor.correlation_names)}
-        return {*sampled, *self.family.auxiliaries, COEFFICIENTS, *cutpoints, *own}
+        return {
+            *sampled,
+            *self.entries_of(*sampled),
+            *self.family.auxiliaries,
+            COEFFICIENTS,
+            *cutpoints,
+            *own,
+        }
+
+    @property
+    def formula_text(self) -> str:
+        """The formula, with all columns of the response."""
+        text = self.encoder.formula.text
+        return f"{self.roles.response_text} ~{text.partition('~')[2]}" if self.roles.counts else text
 
     @property
     def columns(self) -> list[str]:
@@ -155,8 +185,11 @@ class Design:
         )
         if self.family.location_scale:
             response = (response - self.scaling.response_shift) / self.scaling.response_scale
+        if self.family.takes_censoring:
+            seen = 1 - self.roles.censored_values(chunk, len(response))
+            response = np.stack([response, seen], axis=1)
         rows = {"response": response if response.dtype.kind == "i" else response.astype(real)}
-        if self.names:
+        if self.column_names:
             scaled = (self.encoder.matrix(chunk) - self.scaling.shifts) / self.scaling.sds
             rows["design"] = scaled.astype(real)
         offset = self.roles.offset_values(chunk)
@@ -283,6 +316,8 @@ def build_model(design: Design, start: Mapping[str, Any]) -> Model:
     model = Model(likelihood, _LogPrior(design), parameters, initial=renamed)
     # One vector compiles several times faster than one parameter per column; messages and tables name the columns.
     entries = dict(zip([f"{COEFFICIENTS}[{k}]" for k in range(len(design.names))], design.names, strict=True))
+    for k, equation in enumerate(design.family.equations):
+        entries[f"{location}[{k}]"] = f"{location}[{equation}]"
     for factor in design.factors:
         entries |= sampled_names(factor)
     model.names = [entries.get(name, name) for name in model.names]
@@ -298,13 +333,24 @@ def named_draws(design: Design, draws: Mapping[str, np.ndarray]) -> dict[str, np
     every = {**draws, **{name: draws[COEFFICIENTS][:, k] for k, name in enumerate(design.names)}}
     sampled, location = location_name(design), design.family.location
     if sampled != location and sampled in draws:
-        moved = draws[COEFFICIENTS] @ design.scaling.shifts if design.names else np.zeros(len(draws[sampled]))
+        moved = _moved(design, draws) if design.names else np.zeros(len(draws[sampled]))
         unshifted = design.family.move_location(draws[sampled], -moved)
         every[location] = unshifted + design.scaling.response_shift
+    for name in {location, sampled} & set(every) if design.family.equations else ():
+        every |= dict(zip(design.entries_of(name), every[name].T, strict=True))
     grouped = {n: d for factor in design.factors for n, d in named_factor_draws(factor, draws).items()}
     every |= grouped
-    order = [location, *design.names, *design.family.auxiliaries, *grouped, sampled]
+    names = (*design.names, *design.family.auxiliaries, *grouped)
+    order = (*design.entries_of(location), *names, *design.entries_of(sampled))
     return {name: every[name] for name in dict.fromkeys(order) if name in every}
+
+
+def _moved(design: Design, draws: Mapping[str, np.ndarray]) -> np.ndarray:
+    """What the shifts of columns take from the linear predictor, (draw,) or (draw, equation)."""
+    coefficients = design.per_equation(draws[COEFFICIENTS])
+    if design.family.equations:
+        return np.einsum("dce,c->de", coefficients, design.scaling.shifts)
+    return coefficients @ design.scaling.shifts
 
 
 class _Part:
@@ -343,19 +389,23 @@ class RowLogLikelihood(_Part):
         return auxiliary
 
     def linear_predictor(self, params: Arrays, rows: Arrays, factor: jax.Array | None) -> jax.Array:
-        """Location, columns and offset as one matrix product, times a factor per row.
+        """Location, columns and offset as one matrix product, times a factor per row: (row,) or (row, equation).
 
         Adding a term after the product would keep a CPU from its fastest form of the sum over rows.
         """
         real = jnp.result_type(float)
         count = rows["response"].shape[0]
-        columns, factors = [jnp.zeros((count, 0), real)], [jnp.zeros(0, real)]
+        tail = (len(self.design.family.equations),) if self.design.family.equations else ()
+        columns, factors = [jnp.zeros((count, 0), real)], [jnp.zeros((0, *tail), real)]
         if self.names:
             columns.append(rows["design"])
-            factors.append(params[COEFFICIENTS] * jnp.asarray(self.units, real))
+            units = jnp.asarray(self.units.reshape(-1, *(1 for _ in tail)), real)
+            factors.append(self.design.per_equation(params[COEFFICIENTS]) * units)
         if self.has_location and not self.design.family.location_is_auxiliary:
             columns.append(jnp.ones((count, 1), real))
-            factors.append(jnp.reshape(params[self.location] / self.design.scaling.response_scale, 1))
+            factors.append(
+                jnp.reshape(params[self.location] / self.design.scaling.response_scale, (1, *tail))
+            )
         if "offset" in rows:
             columns.append(rows["offset"][:, None])
             factors.append(jnp.ones(1, real))
@@ -387,6 +437,7 @@ class _LogPrior(_Part):
         scaling = design.scaling
         if self.names:
             shifted_means = jnp.asarray(scaling.means - scaling.shifts, jnp.result_type(float))
-            value = design.family.move_location(value, jnp.dot(shifted_means, params[COEFFICIENTS]))
+            moved = jnp.dot(shifted_means, design.per_equation(params[COEFFICIENTS]))
+            value = design.family.move_location(value, moved)
         prior = design.priors[design.family.location]
         return jnp.sum(prior.log_density(value + scaling.response_shift))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -43,6 +43,10 @@ class Encoder:
         What each transform, such as scale(x) or bs(x, df=4), must know of all rows: mean and scale, knots and bounds.
     names
         Columns of the design matrix, without the intercept.
+    left_out
+        Columns that the formula makes too, but that follow from others and are left out.
+    empty
+        Terms that make no column: categories with one level.
     """
 
     formula: Formula
@@ -51,6 +55,8 @@ class Encoder:
     categories: Mapping[str, Sequence[Level]]
     states: Mapping[str, Mapping[str, Any]]
     names: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    empty: tuple[str, ...] = field(default=(), compare=False)
     _specs: list[ModelSpec] = field(default_factory=list, repr=False, compare=False)
 
     @staticmethod
@@ -76,7 +82,14 @@ class Encoder:
             raise ModelError(
                 f"Two columns of the formula would both be called {min(repeated)!r}; rename a column or a level."
             )
-        return Encoder(formula, kinds, levels, categories, known, names)
+        empty = tuple(str(part.term) for part in spec.structure or () if not part.columns)
+        return Encoder(formula, kinds, levels, categories, known, names, empty=empty)
+
+    def without(self, columns: Collection[str]) -> Encoder:
+        """The same encoder, with these columns left out of the design matrix."""
+        kept = tuple(name for name in self.names if name not in columns)
+        out = tuple(name for name in self.names if name in columns)
+        return replace(self, names=kept, left_out=(*self.left_out, *out), _specs=[])
 
     def matrix(self, chunk: Chunk) -> np.ndarray:
         """The design matrix (row, column) in float64, without the intercept."""
@@ -87,17 +100,21 @@ class Encoder:
         matrix, spec = self._materialize(spec, chunk)
         if not self._specs:
             found = _names(spec)
-            if found != self.names:
+            if tuple(name for name in found if name not in self.left_out) != self.names:
                 raise ModelError(
                     f"The formula now makes the columns {', '.join(found)}, but the model has {', '.join(self.names)}."
                 )
             self._specs.append(spec)
         constant = [is_intercept(part.term) for part in spec.structure or () for _ in part.columns]
-        return matrix[:, ~np.array(constant)] if any(constant) else matrix
+        matrix = matrix[:, ~np.array(constant)] if any(constant) else matrix
+        if not self.left_out:
+            return matrix
+        return matrix[:, [name not in self.left_out for name in _names(spec)]]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, numbers and texts, as JSON can hold them."""
-        return {
+        out = {"left_out": list(self.left_out)} if self.left_out else {}
+        return out | {
             "formula": self.formula.text,
             "kinds": dict(self.kinds),
             "levels": {name: list(found) for name, found in self.levels.items()},
@@ -118,6 +135,7 @@ class Encoder:
             stored["categories"],
             {name: _restored(state) for name, state in stored["states"].items()},
             tuple(stored["names"]),
+            tuple(stored.get("left_out", ())),
         )
 
     def _new_spec(self) -> ModelSpec:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from formulaic.transforms import TRANSFORMS as FUNCTIONS
@@ -21,7 +21,7 @@ from formulaic.utils.code import sanitize_variable_names
 
 from shardmc.errors import DataError, ModelError, unknown
 from shardmc.formulas.chunk import Chunk, Level
-from shardmc.formulas.families import Moments
+from shardmc.formulas.transforms import TRANSFORMS, Transform, source_of
 from shardmc.guards.limits import refuse_above
 
 _ELEMENTWISE = """
@@ -30,6 +30,7 @@ hypot log log10 log1p log2 logical_and logical_not logical_or maximum minimum mo
 sqrt square tan tanh trunc where
 """
 _NUMPY = frozenset(_ELEMENTWISE.split())
+_NUMBERS = frozenset(["pi", "e"])
 _PLAIN = frozenset(["I", "exp", "exp2", "log", "log10", "log2"])
 _CONTRASTS = frozenset(["Diff", "Helmert", "Poly", "Sum", "Treatment"])
 _CODINGS = frozenset(["SAS", "diff", "helmert", "poly", "sum", "treatment"])
@@ -39,97 +40,29 @@ _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.P
 _ARITHMETIC += (ast.BitAnd, ast.BitOr, ast.BitXor)
 _SYMBOLS = "+ - * / // % ** & | ^"
 _LARGEST_POWER = 64
-_SCALINGS = {
-    "center": (),
-    "scale": ("center", "scale", "ddof"),
-    "standardize": ("center", "rescale", "ddof"),
+_SPLINE = "write a spline with a fixed number of columns, such as bs(x, df=5) or cr(x, df=5)"
+_TRIALS = "give the number of trials as the option trials= (--trials on the command line)"
+_ELSEWHERE = {
+    "lag": "it reads neighbouring rows, but rows are assigned to shards at random; make it a column first",
+    "hashed": "give the levels themselves with C(...)",
+    "Q": "quote the column's name in backticks instead",
+    "offset": "an offset is a term of its own, as in 'y ~ x + offset(log(z))', or the option offset=",
+    "cbind": "cbind(successes, failures) stands on the left of ~, for family 'binomial'",
+    "weights": "give weights as the option weights= or survey_weights=",
+    "trials": _TRIALS,
+    "p": _TRIALS,
+    "prop": _TRIALS,
+    "proportion": _TRIALS,
+    "factor": "write C(...) for a category",
+    "relevel": "write C(g, contr.treatment('b')) for a category whose reference level is 'b'",
+    "ifelse": "write np.where(...)",
+    "ns": _SPLINE,
+    "s": _SPLINE,
+    "t2": _SPLINE,
+    "te": _SPLINE,
 }
-"""Function -> its options in their order."""
-_BASES = {
-    "poly": ("degree",),
-    "bs": ("df", "knots", "degree"),
-    "cc": ("df", "knots"),
-    "cr": ("df", "knots"),
-    "cs": ("df", "knots"),
-}
-"""Function -> its options that say how many columns it makes, in their order."""
-_SPLINES = frozenset(_BASES) - {"poly"}
-_TRANSFORMS = frozenset([*_SCALINGS, *_SPLINES, "poly"])
+"""Functions of other programs, and how the same is written here."""
 _QUOTED = re.compile("`([^`]+)`")
-
-
-@final
-@dataclass(frozen=True)
-class Transform:
-    """A function that must know all rows, such as scale(x): the key of its state, its argument and its options."""
-
-    function: str
-    key: str
-    inner: str
-    positional: tuple[Any, ...] = ()
-    named: tuple[tuple[str, Any], ...] = ()
-
-    @staticmethod
-    def of(node: ast.Call, function: str) -> Transform:
-        """The transform that a call in an expression means; its options must be plain values."""
-        try:
-            positional = tuple(ast.literal_eval(argument) for argument in node.args[1:])
-            named = tuple((str(k.arg), ast.literal_eval(k.value)) for k in node.keywords)
-        except ValueError:
-            raise ModelError(
-                f"{_source(node)!r} is not allowed: options of {function} must be plain numbers, texts or lists."
-            ) from None
-        frozen = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in named)
-        transform = Transform(function, _source(node), _source(node.args[0]), positional, frozen)
-        transform.check()
-        return transform
-
-    def check(self) -> None:
-        """Refuse options of center, scale and standardize that are not of their kind."""
-        for name, value in self._options().items() if self.function in _SCALINGS else ():
-            wanted = "a whole number" if name == "ddof" else "True, False or a number"
-            if not isinstance(value, int if name == "ddof" else int | float):
-                raise ModelError(f"{self.key!r} is not allowed: {name} must be {wanted}.")
-
-    def _options(self) -> dict[str, Any]:
-        return dict(zip(_SCALINGS[self.function], self.positional, strict=False)) | dict(self.named)
-
-    @property
-    def num_columns(self) -> float:
-        """About how many columns it makes."""
-        options = dict(zip(_BASES.get(self.function, ()), self.positional, strict=False)) | dict(self.named)
-        sizes = [
-            len(value) if isinstance(value, tuple | list) else value
-            for name, value in options.items()
-            if name in ("degree", "df", "knots")
-        ]
-        return max([1, *(size for size in sizes if isinstance(size, int | float))])
-
-    def state(self, moments: Moments) -> dict[str, Any]:
-        """What it must know of all rows, given the moments of its argument.
-
-        Means, scales and the bounds of splines are exact. Knots at quantiles and orthogonal polynomials are not here:
-        they are learned from a sample.
-        """
-        if self.function in _SPLINES:
-            bounds = {"lower_bound": float(moments.low), "upper_bound": float(moments.high)}
-            return {name: value for name, value in bounds.items() if name not in dict(self.named)}
-        return self._scaling(moments) if self.function in _SCALINGS else {}
-
-    def _scaling(self, moments: Moments) -> dict[str, Any]:
-        options = self._options()
-        by = options.get("rescale", options.get("scale", self.function != "center"))
-        center = options.get("center", True)
-        middle = float(moments.mean) if center is True else None if center is False else float(center)
-        ddof = options.get("ddof", 0 if self.function == "standardize" else 1)
-        about = 0.0 if middle is None else middle
-        squares = float(moments.squares) + moments.count * (float(moments.mean) - about) ** 2
-        spread = float(np.sqrt(squares / (moments.count - ddof))) if by is True else None
-        return {
-            "ddof": ddof,
-            "center": middle,
-            "scale": spread if by is True else None if by is False else float(by),
-        }
 
 
 @final
@@ -211,7 +144,7 @@ def _parsed(text: str) -> Expression:
     transforms = tuple(
         Transform.of(node, _called(node))
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and _called(node) in _TRANSFORMS
+        if isinstance(node, ast.Call) and _called(node) in TRANSFORMS
     )
     called = frozenset(node.id for node in _functions(tree) if isinstance(node, ast.Name))
     return Expression(
@@ -269,8 +202,8 @@ def check_columns(expression: Expression, available: Mapping[str, str]) -> None:
     for name in expression.numeric:
         if available[name] == "text":
             raise DataError(
-                f"Column {name!r} holds text, but {expression.text!r} needs numbers; make the column numbers first, "
-                f"or write C({name}) to use its values as levels."
+                f"Column {name!r} holds text or a category, but {expression.text!r} needs numbers; make the "
+                f"column numbers first, or write C({name}) to use its values as levels."
             )
 
 
@@ -294,26 +227,21 @@ class _Checker:
 
     def _check_attribute(self, node: ast.Attribute) -> None:
         home = node.value.id if isinstance(node.value, ast.Name) else ""
-        if (home == "np" and node.attr in _NUMPY) or (home == "contr" and node.attr in _CODINGS):
+        if (home == "np" and node.attr in _NUMPY | _NUMBERS) or (home == "contr" and node.attr in _CODINGS):
             return
-        raise self._refusal(node, f"of NumPy, use only {', '.join(sorted(_NUMPY))}")
+        raise self._refusal(node, f"of NumPy, use only {', '.join(sorted(_NUMPY | _NUMBERS))}")
 
     def _check_call(self, node: ast.Call) -> None:
         name = _called(node)
-        if name in ("lag", "hashed", "Q", "offset", "s"):
-            advice = {
-                "lag": "it reads neighbouring rows, but rows are assigned to shards at random; make it a column first",
-                "hashed": "give the levels themselves with C(...)",
-                "Q": "quote the column's name in backticks instead",
-                "offset": "give the column as the option offset= (--offset on the command line)",
-                "s": "write a spline with a fixed number of columns, such as bs(x, df=5) or cr(x, df=5)",
-            }
-            raise self._refusal(node, advice[name])
-        known = _PLAIN | _TRANSFORMS | _CONTRASTS | {"C"}
+        if name in _ELSEWHERE:
+            raise self._refusal(node, _ELSEWHERE[name])
+        if name in _NUMPY - _PLAIN:
+            raise self._refusal(node.func, f"write np.{name}(...)")
+        known = _PLAIN | TRANSFORMS | _CONTRASTS | {"C"}
         if not isinstance(node.func, ast.Attribute) and name not in known:
             functions = ", ".join([*sorted(known), "np.log and other functions of NumPy"])
             raise self._refusal(node.func, f"it is not a known function; the known ones are {functions}")
-        if name in _TRANSFORMS | {"C"} and (not node.args or isinstance(node.args[0], ast.Constant)):
+        if name in TRANSFORMS | {"C"} and (not node.args or isinstance(node.args[0], ast.Constant)):
             raise self._refusal(node, "it needs a column to be applied to")
         if name == "C":
             self._check_category(node)
@@ -339,6 +267,9 @@ class _Checker:
             is_text = isinstance(part, ast.Constant) and isinstance(part.value, str | bytes)
             if is_text or isinstance(part, ast.List | ast.Tuple):
                 raise self._refusal(node, "there is no arithmetic with text or lists")
+        powers = [part.value for part in (node.left, node.right) if isinstance(part, ast.Constant)]
+        if isinstance(node.op, ast.BitXor) and powers:
+            raise self._refusal(node, f"a power is written **, as in {source_of(node).replace('^', '**')}")
         if isinstance(node.op, ast.Pow) and self._exponent(node) > _LARGEST_POWER:
             raise self._refusal(node, f"the product of nested exponents must be at most {_LARGEST_POWER}")
 
@@ -366,7 +297,7 @@ class _Checker:
                 n for part in (*node.args, *node.keywords) for n in ast.walk(part) if isinstance(n, ast.Call)
             ]
             calls = {_called(n) for n in inside}
-            if _called(node) in _TRANSFORMS | {"C"} and calls & _TRANSFORMS:
+            if _called(node) in TRANSFORMS | {"C"} and calls & TRANSFORMS:
                 raise self._refusal(
                     node,
                     "a transform of a transform needs another pass over the table; make the inner one a column",
@@ -378,7 +309,7 @@ class _Checker:
             raise self._refusal(tree.body, "C(...) must stand by itself")
 
     def _refusal(self, node: ast.AST, reason: str) -> ModelError:
-        return ModelError(f"{_source(node)!r} in {self.text!r} is not allowed: {reason}.")
+        return ModelError(f"{source_of(node)!r} in {self.text!r} is not allowed: {reason}.")
 
 
 def _called(node: ast.Call) -> str:
@@ -428,9 +359,4 @@ def _category(tree: ast.Expression) -> tuple[str | None, tuple[Level, ...] | Non
         return None, None
     levels = next((k.value for k in node.keywords if k.arg == "levels"), None)
     listed = None if levels is None else tuple(ast.literal_eval(levels))
-    return _source(node.args[0]), listed
-
-
-def _source(node: ast.AST) -> str:
-    """Source code on one line; formulaic's keys of transforms are written the same way."""
-    return ast.unparse(node).replace("\n", " ")
+    return source_of(node.args[0]), listed

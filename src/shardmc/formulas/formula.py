@@ -1,4 +1,4 @@
-"""A parsed formula (response, terms, expressions), and the other columns: offset, exposure, trials."""
+"""A parsed formula (response, terms, expressions), and the other columns: offset, exposure, trials, censored."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from formulaic.errors import FormulaicError
 from formulaic.parser import DefaultFormulaParser
 from formulaic.parser.types import ASTNode, Factor, Term, Token
 
+from shardmc.data import Source
 from shardmc.errors import DataError, ModelError, OptionError
-from shardmc.formulas.chunk import Chunk, Kind, Level, refuse_level
+from shardmc.formulas.chunk import Chunk, Kind, Level, refuse_level, texts_in
 from shardmc.formulas.expression import (
     Expression,
     check_columns,
@@ -29,7 +30,7 @@ from shardmc.formulas.expression import (
 from shardmc.formulas.families import Family, families_with
 from shardmc.guards.limits import refuse_above
 
-_LONGEST = 100_000  # characters of a formula
+LONGEST = 100_000  # characters of a formula
 _AVAILABLE = "__formulaic_variables_available__"
 """Formulaic's key for the columns of `.`: its error about `.` without a table says to pass them so."""
 _ONE = "In a formula, a column called '1' looks like the intercept: rename it, for example to 'x1'."
@@ -83,6 +84,11 @@ class Formula:
         if left is None or right is None:
             raise ModelError(
                 f"The formula {self.text!r} has no response: write 'response ~ predictors', such as 'y ~ x1 + x2'."
+            )
+        if "|" in self.text.partition("~")[0]:
+            raise ModelError(
+                f"The left-hand side of {self.text!r} has a bar: give trials, weights and the like as options, such as "
+                "trials=."
             )
         if not isinstance(right, SimpleFormula) or not isinstance(left, SimpleFormula):
             raise ModelError(
@@ -139,9 +145,9 @@ def is_intercept(term: Term) -> bool:
 
 
 def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
-    if not isinstance(text, str) or len(text) > _LONGEST:
+    if not isinstance(text, str) or len(text) > LONGEST:
         raise ModelError(
-            f"A formula must be text such as 'y ~ x1 + x2' of at most {_LONGEST} characters; {type(text).__name__} "
+            f"A formula must be text such as 'y ~ x1 + x2' of at most {LONGEST} characters; {type(text).__name__} "
             f"{f'of {len(text)} characters ' if isinstance(text, str) else ''}was given."
         )
     try:
@@ -155,6 +161,8 @@ def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
         return ParsedFormula.from_spec(text, context=context)
     except (FormulaicError, SyntaxError, ValueError, RecursionError) as error:
         refuse_words_of_python(text)
+        if re.search(r"\bas\.factor\b", text):
+            raise ModelError(f"as.factor in {text!r} is not allowed: write C(...) for a category.") from None
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ModelError(f"The formula {text!r} is not understood: {reason}.") from None
 
@@ -239,6 +247,9 @@ class Roles:
     offset: Expression | None = None
     exposure: Expression | None = None
     trials: Expression | int | None = None
+    censored: Expression | None = None
+    counts: tuple[str, ...] = ()
+    """Columns with the counts of each level, of families that take them; the response is then the first."""
 
     @staticmethod
     def of(
@@ -248,12 +259,19 @@ class Roles:
         offset: str | None,
         exposure: str | None,
         trials: str | int | None,
+        censored: str | None,
+        counts: tuple[str, ...] = (),
     ) -> Roles:
         """From the user's options: names of columns, expressions, or a number of trials."""
         if exposure is not None and not family.takes_exposure:
             raise OptionError(
                 f"exposure belongs to families with a log link ({families_with('takes_exposure')}), not to "
                 f"{family.name!r}."
+            )
+        if offset is not None and family.several_predictors:
+            raise OptionError(
+                f"Family {family.name!r} has a linear predictor for each level, so an offset could belong to any of "
+                "them; leave it out."
             )
         if family.takes_trials and trials is None:
             raise OptionError(
@@ -263,6 +281,10 @@ class Roles:
         if trials is not None and not family.takes_trials:
             raise OptionError(
                 f"trials belongs to family {families_with('takes_trials')}, not to {family.name!r}."
+            )
+        if censored is not None and not family.takes_censoring:
+            raise OptionError(
+                f"censored belongs to family {families_with('takes_censoring')}, not to {family.name!r}."
             )
         is_number = isinstance(trials, int | np.integer)
         if is_number and trials < 1:
@@ -274,6 +296,8 @@ class Roles:
             _expression("offset", offset, columns),
             _expression("exposure", exposure, columns),
             int(trials) if is_number else _expression("trials", trials, columns),
+            _expression("censored", censored, columns),
+            counts,
         )
 
     @property
@@ -284,18 +308,30 @@ class Roles:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        every = (self.response, *self.besides_response.values())
-        return tuple(dict.fromkeys(name for expression in every for name in expression.columns))
+        every = (self.response, *self.besides_response.values(), *([self.censored] if self.censored else []))
+        named = (name for expression in every for name in expression.columns)
+        return tuple(dict.fromkeys([*named, *self.counts]))
+
+    @property
+    def response_text(self) -> str:
+        """The left-hand side as it was written."""
+        return f"c({', '.join(self.counts)})" if self.counts else self.response.text
 
     def check_columns(self, kinds: Mapping[str, Kind]) -> None:
-        for role, expression in self.besides_response.items():
+        censored = {} if self.censored is None else {"censored": self.censored}
+        for role, expression in (self.besides_response | censored).items():
             check_columns(expression, kinds)
             name = expression.column or expression.text
             if kinds.get(name) == "text":
                 raise DataError(f"{role} column {name!r} holds text; numbers are needed.")
+        for name in self.counts:
+            if kinds.get(name) == "text":
+                raise DataError(f"The column of counts {name!r} holds text; numbers are needed.")
 
     def response_values(self, chunk: Chunk, levels: Sequence[Level] | None) -> np.ndarray:
-        """The response as numbers; with levels, the number of each row's level."""
+        """The response as numbers; with levels, the number of each row's level, or counts (row, level)."""
+        if self.counts:
+            return np.stack([np.asarray(chunk[name], np.float64) for name in self.counts], axis=1)
         expression = self.response
         values = expression.values(chunk, expression.category)
         if levels is not None:
@@ -334,6 +370,19 @@ class Roles:
             return np.full(count, float(self.trials))
         return self.trials.values(chunk).astype(np.float64)
 
+    def censored_values(self, chunk: Chunk, count: int) -> np.ndarray:
+        """Whether each row's response is censored, as 0 or 1."""
+        if self.censored is None:
+            return np.zeros(count)
+        values = self.censored.values(chunk).astype(np.float64)
+        bad = values[(values != 0) & (values != 1)]
+        if len(bad):
+            raise DataError(
+                f"The column of censored={self.censored.text!r} must be 1 (or true) where the response is censored and "
+                f"0 where it is not, but it is {bad[0]:g} in {len(bad)} rows."
+            )
+        return values
+
     def refuse(self, chunk: Chunk, count: int) -> None:
         """Refuse impossible exposures, offsets and trials, with the number of rows that have them."""
         if self.exposure is not None:
@@ -360,7 +409,10 @@ class Roles:
 
     def to_dict(self) -> dict[str, Any]:
         texts = {role: expression.text for role, expression in self.besides_response.items()}
-        return {"response": self.response.text, "trials": self.trials} | texts
+        if self.censored is not None:
+            texts["censored"] = self.censored.text
+        counts = {"counts": list(self.counts)} if self.counts else {}
+        return {"response": self.response.text, "trials": self.trials} | texts | counts
 
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Roles:
@@ -370,17 +422,23 @@ class Roles:
             _expression("offset", stored.get("offset")),
             _expression("exposure", stored.get("exposure")),
             trials if isinstance(trials, int) else _expression("trials", trials),
+            _expression("censored", stored.get("censored")),
+            tuple(stored.get("counts", ())),
         )
 
 
-def declared_levels(
-    family: Family, response: Expression, kinds: Mapping[str, Kind], ordered: Mapping[str, Sequence[str]]
+def levels_of(
+    family: Family,
+    response: Expression,
+    source: Source,
+    kinds: Mapping[str, Kind],
+    ordered: Mapping[str, Sequence[Level]],
 ) -> Sequence[Level] | None:
-    """Levels of a response that are known before rows are read; None if the response is numbers."""
+    """Levels of a response of text, or as declared; None if the response is numbers."""
     if not family.takes_levels:
         if response.category is not None:
             raise ModelError(
-                f"The response {response.text!r} is a category; only family {families_with('takes_levels')} takes one. "
+                f"The response {response.text!r} is a category; only {families_with('takes_levels')} take one. "
                 f"For two outcomes take 'bernoulli' and write which is a success, as in I({response.category} == ...)."
             )
         return None
@@ -391,6 +449,9 @@ def declared_levels(
     name = response.category_column or response.column or response.text
     if kinds.get(name) != "text":
         return None
+    if not family.levels_are_ordered:
+        found = texts_in(source, name)
+        return [level for level in ordered.get(name, sorted(found)) if level in found]
     if name not in ordered:
         raise DataError(
             f"The response {name!r} is text without an order; write its levels from low to high, as in "

@@ -60,8 +60,8 @@ def _refuse_effects(factor: Factor, design: Design) -> None:
     if factor.integrated and size > _MOST_INTEGRATED and not design.family.integrates_exactly:
         raise ModelError(
             f"Each group of {factor.name!r} has {size} effects ({', '.join(factor.effects[:4])}, ...). Family "
-            f"{design.family.name!r} takes up to {_MOST_INTEGRATED}; only family 'gaussian' takes more. Leave out the "
-            "slopes that vary least."
+            f"{design.family.name!r} takes up to {_MOST_INTEGRATED}; only 'gaussian' and 'lognormal' take more. Leave "
+            "out the slopes that vary least."
         )
     correlations = len(factor.correlation_names)
     if correlations > _MOST_CORRELATIONS:

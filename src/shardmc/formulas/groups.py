@@ -18,6 +18,7 @@ from shardmc.data.columns import as_numpy
 from shardmc.errors import DataError, ModelError
 from shardmc.formulas.chunk import Chunk
 from shardmc.formulas.encoder import Encoder
+from shardmc.formulas.spelling import without_terms
 from shardmc.posterior.groups import SEPARATOR
 
 _OPEN, _CLOSE = "([{", ")]}"
@@ -66,21 +67,8 @@ def split_formula(text: str) -> tuple[str, list[GroupTerm]]:
     if not terms:
         return text, []
     pieces.append(text[end:])
-    fixed = pieces[0]
-    for piece in pieces[1:]:
-        # Without the term, one of the signs around it goes too.
-        before, after = fixed.rstrip(), piece.lstrip()
-        if before.endswith("+"):
-            fixed = f"{before[:-1].rstrip()} {piece.lstrip()}" if after else before[:-1].rstrip()
-        elif after.startswith("+"):
-            fixed = f"{before} {after[1:].lstrip()}"
-        elif before.endswith("~"):
-            fixed = f"{before} 1 {after}"
-        else:
-            raise ModelError(
-                f"In {text!r} a group term must be added with a plus sign, as in 'y ~ x + (1 | g)'."
-            )
-    return fixed.strip(), terms
+    refusal = f"In {text!r} a group term must be added with a plus sign, as in 'y ~ x + (1 | g)'."
+    return without_terms(pieces, refusal), terms
 
 
 def _parenthesised(text: str) -> Iterator[tuple[int, int, int]]:

@@ -146,7 +146,7 @@ class GroupLogLikelihood(GroupLikelihood):
             if columns is not None:
                 chosen = chosen * columns * jnp.asarray(factor.units, columns.dtype)
             eta = eta + jnp.sum(chosen, axis=1) / self.design.scaling.response_scale
-        return eta.reshape(rows["response"].shape)
+        return eta.reshape(rows["response"].shape[:2])
 
     def _closed(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array, jax.Array]:
         """For a normal response: log-likelihood, and mean and covariance of the effects.

@@ -40,29 +40,39 @@ class Predictor:
     """Draws of the linear predictor and the response for rows of a table."""
 
     design: Design
-    location: np.ndarray | None  # (draw,); None if the linear predictor has none
-    coefficients: np.ndarray  # (draw, column)
+    location: np.ndarray | None  # (draw,) or (draw, equation); None if the linear predictor has none
+    coefficients: np.ndarray  # (draw, column) or (draw, column, equation)
     auxiliary: Mapping[str, np.ndarray]  # name -> (draw, 1), or (draw, cutpoint)
     groups: tuple[GroupPart, ...] = ()
     """The parts of the factors' groups; none at the level of the population."""
 
     @staticmethod
-    def of(posterior: Posterior, draws: int, groups: str = "known", seed: int = 0) -> Predictor:
-        """A predictor from about that many of a posterior's draws, evenly spaced."""
+    def of(
+        posterior: Posterior,
+        draws: int,
+        groups: str = "known",
+        seed: int = 0,
+        chosen: np.ndarray | None = None,
+    ) -> Predictor:
+        """A predictor from about that many of a posterior's draws, evenly spaced, or from those at given places."""
         if groups not in GROUPS:
             raise unknown("value of groups", groups, GROUPS)
         design = design_of(posterior)
-        chosen = evenly(posterior, draws)
+        chosen = evenly(posterior, draws) if chosen is None else chosen
         taken = {name: np.asarray(values)[chosen] for name, values in posterior.draws.items()}
         coefficients = np.stack([taken[name] for name in design.names] or [np.empty(len(chosen))], axis=1)
         family = design.family
         auxiliary = {name: taken[name][:, None] for name in family.auxiliaries}
-        location = taken[family.location] if design.has_location else None
+        location = None
+        if design.has_location:
+            entries = [taken[name] for name in design.entries_of(family.location)]
+            location = np.stack(entries, axis=1) if family.equations else entries[0]
         if location is not None and family.location_is_auxiliary:
             auxiliary[family.location], location = location, None
         factors = design.factors if groups == "known" else ()
         parts = tuple(GroupPart.of(posterior, factor, chosen, seed) for factor in factors)
-        return Predictor(design, location, coefficients[:, : len(design.names)], auxiliary, parts)
+        shaped = design.per_equation(coefficients[:, : len(design.names)])
+        return Predictor(design, location, shaped, auxiliary, parts)
 
     @property
     def num_draws(self) -> int:
@@ -90,10 +100,12 @@ class Predictor:
         return chunk | {_KEY + p.factor.name: labels_of(table, p.factor.columns) for p in self.groups}
 
     def linear(self, chunk: Chunk, count: int) -> np.ndarray:
-        """Linear predictor (draw, row)."""
-        eta = np.zeros((self.num_draws, count))
+        """Linear predictor (draw, row), or (draw, row, equation)."""
+        equations = self.design.family.equations
+        eta = np.zeros((self.num_draws, count, *([len(equations)] if equations else [])))
         if self.design.names:
-            eta = self.coefficients @ self.design.encoder.matrix(chunk).T
+            matrix = self.design.encoder.matrix(chunk)
+            eta = matrix @ self.coefficients if equations else self.coefficients @ matrix.T
         if self.location is not None:
             eta = eta + self.location[:, None]
         for part in self.groups:
@@ -107,9 +119,11 @@ class Predictor:
         trials = self.design.roles.trial_values(chunk, count)
         return self.design.family.mean(self.linear(chunk, count), self.auxiliary, trials)
 
-    def simulated(self, chunk: Chunk, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Simulated responses (draw, row); for ordered levels their numbers."""
-        trials = self.design.roles.trial_values(chunk, count)
+    def simulated(
+        self, chunk: Chunk, count: int, rng: np.random.Generator, totals: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Simulated responses (draw, row); for levels their numbers, or with `totals` their counts (..., level)."""
+        trials = self.design.roles.trial_values(chunk, count) if totals is None else totals
         return self.design.family.simulate(rng, self.linear(chunk, count), self.auxiliary, trials)
 
     def pieces(
@@ -227,8 +241,8 @@ def predict(
     Returns
     -------
     pandas.DataFrame or array
-        Columns mean, sd, lower, upper, with one row for each row given and the index of a pandas table. For ordered
-        levels: the probability of each level (and its "lower" and "upper"). For kind "draws": an array (draw, row), or
+        Columns mean, sd, lower, upper, with one row for each row given and the index of a pandas table. For levels:
+        the probability of each level (and its "lower" and "upper"). For kind "draws": an array (draw, row), or
         (draw, row, level).
 
     Examples
@@ -280,7 +294,10 @@ class PredictionSummary:
         self.predictor = predictor
         self.kind = kind
         self.interval = interval, interval_kind
-        self.levels = [str(level) for level in predictor.design.family.levels_of_response or ()]
+        family = predictor.design.family
+        self.levels = [str(level) for level in family.levels_of_response or ()]
+        self.labels = list(family.equations) if kind == "link" else self.levels
+        """What a prediction has one column for; empty if it is one number."""
         self.rng = generator(checked_seed(seed), Purpose.PREDICT)
 
     def pieces(self, rows: Data, also: Sequence[str] = ()) -> Iterator[Piece]:
@@ -301,7 +318,7 @@ class PredictionSummary:
 
     def _columns(self, rows: pa.Table) -> dict[str, np.ndarray]:
         if not len(rows):  # one row, for the names of the columns
-            values = np.zeros((self.predictor.num_draws, 1, *([len(self.levels)] if self._by_level else [])))
+            values = np.zeros((self.predictor.num_draws, 1, *([len(self.labels)] if self.labels else [])))
         elif self.kind == "response":
             values = self.predictor.simulated(self.predictor.chunk(rows), len(rows), self.rng)
             if self.levels:
@@ -309,15 +326,11 @@ class PredictionSummary:
         else:
             part = self.predictor.linear if self.kind == "link" else self.predictor.expected
             values = part(self.predictor.chunk(rows), len(rows))
-        if not self._by_level:
+        if not self.labels:
             return summarise(values, self.kind, *self.interval)
         if self.kind == "response":  # the share of each level
             return dict(zip(self.levels, values.mean(axis=0).T, strict=True))
-        return _level_summary(values, self.levels, self.kind, *self.interval)
-
-    @property
-    def _by_level(self) -> bool:
-        return bool(self.levels) and self.kind != "link"
+        return _level_summary(values, self.labels, self.kind, *self.interval)
 
 
 def _level_summary(

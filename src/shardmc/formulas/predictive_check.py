@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from shardmc.data import as_source
-from shardmc.data.table import spread_positions
+from shardmc.data.table import rows_at, spread_positions
+from shardmc.errors import OptionError
 from shardmc.formulas.chunk import Chunk, refuse_unknown
-from shardmc.formulas.families import Statistic
+from shardmc.formulas.families import Family, Statistic
 from shardmc.formulas.predict import Predictor
 from shardmc.posterior import Posterior
-from shardmc.posterior.intervals import ends
+from shardmc.posterior.intervals import ends as interval_ends
 from shardmc.seeds import Purpose, checked_seed, generator
 from shardmc.types import Data
 
@@ -58,17 +58,23 @@ def posterior_predictive_check(
     import pandas as pd
 
     predictor = Predictor.of(posterior, draws)
+    if predictor.design.roles.censored is not None:
+        raise OptionError(
+            "A predictive check compares simulated responses with observed ones, and censored times are not observed: "
+            "it is not available with censored=."
+        )
     chunk = _sampled(predictor, rows, sample, seed)
     count = len(next(iter(chunk.values())))
     design, family = predictor.design, predictor.design.family
     observed = design.roles.response_values(chunk, family.levels_of_response)
     expected = predictor.expected(chunk, count).mean(axis=0)
-    if family.levels_of_response is not None:
-        expected = expected @ np.arange(len(family.levels_of_response))
-    replicated = predictor.simulated(chunk, count, generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK))
+    ends = _shares_at_ends(expected, family) if family.equations else _means_at_ends(expected, family)
+    rng = generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK)
+    totals = observed.sum(axis=1) if family.takes_counts else None
+    replicated = predictor.simulated(chunk, count, rng, totals)
     table = {
         name: _compare(statistic(observed[None])[0], statistic(replicated))
-        for name, statistic in (family.statistics | _means_at_ends(expected)).items()
+        for name, statistic in (family.statistics | ends).items()
     }
     return pd.DataFrame.from_dict(table, orient="index").rename_axis("statistic")
 
@@ -79,16 +85,26 @@ def _sampled(predictor: Predictor, rows: Data, sample: int, seed: int) -> Chunk:
     columns = list(dict.fromkeys([*predictor.design.columns, *predictor.group_columns]))
     refuse_unknown(columns, source)
     source = source.drop_missing(columns)
-    wanted, parts, start = spread_positions(source.num_rows, sample, seed), [], 0
-    for table in source.tables(columns):
-        parts.append(table.take(wanted[(wanted >= start) & (wanted < start + len(table))] - start))
-        start += len(table)
-    table = pa.concat_tables(parts)
+    table = rows_at(source, columns, spread_positions(source.num_rows, sample, seed))
     return predictor.with_groups(predictor.design.chunk(table), table)
 
 
-def _means_at_ends(expected: np.ndarray) -> dict[str, Statistic]:
-    """The means of the rows with the lowest and the highest predictions."""
+def _shares_at_ends(expected: np.ndarray, family: Family) -> dict[str, Statistic]:
+    """The share of each level among the rows where it is most probable; `expected` is (row, level)."""
+    tenth = max(1, len(expected) // 10)
+    found: dict[str, Statistic] = {}
+    for number, level in enumerate(family.levels_of_response or ()):
+        likely = np.argsort(expected[:, number], kind="stable")[-tenth:]
+        found[f"share of {level}, highest tenth"] = lambda y, rows=likely, k=number: family.share(k)(
+            y[:, rows]
+        )
+    return found
+
+
+def _means_at_ends(expected: np.ndarray, family: Family) -> dict[str, Statistic]:
+    """The means of the rows with the lowest and the highest predictions, (row,) or of ordered levels (row, level)."""
+    if family.levels_of_response is not None:
+        expected = expected @ np.arange(len(family.levels_of_response))
     order = np.argsort(expected, kind="stable")
     tenth = max(1, len(order) // 10)
     lowest, highest = order[:tenth], order[-tenth:]
@@ -99,7 +115,7 @@ def _means_at_ends(expected: np.ndarray) -> dict[str, Statistic]:
 
 
 def _compare(observed: float, replicated: np.ndarray) -> dict[str, float]:
-    lower, upper = ends(replicated)
+    lower, upper = interval_ends(replicated)
     above, below = (replicated >= observed).mean(), (replicated <= observed).mean()
     return {
         "observed": float(observed),

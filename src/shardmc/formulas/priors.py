@@ -51,6 +51,7 @@ _DENSITIES: dict[str, tuple[tuple[str, ...], Density]] = {
     "gamma": (("shape", "rate"), _gamma),
     "inverse_gamma": (("shape", "scale"), lambda x, shape, scale: -(shape + 1) * jnp.log(x) - scale / x),
     "lognormal": (("loc", "scale"), lambda x, loc, scale: _normal(jnp.log(x), loc, scale) - jnp.log(x)),
+    "beta": (("a", "b"), lambda x, a, b: (a - 1) * jnp.log(x) + (b - 1) * jnp.log1p(-x)),
     # Of one correlation; of several, NumPyro's density of their matrix.
     "lkj": (("concentration",), lambda x, concentration: (concentration - 1) * jnp.log1p(-(x**2))),
     "flat": ((), lambda x: jnp.zeros_like(x)),
@@ -64,6 +65,11 @@ _POSITIVE = {
     "inverse_gamma",
     "lognormal",
 }
+_ONLY = {
+    "beta": "probabilities take beta(a, b)",
+    "lkj": "correlations take lkj(concentration)",
+}
+"""Priors for which there is one kind of parameter, which takes no other."""
 _ANY_SIGN = {"loc"}  # arguments that need not be positive
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
@@ -78,8 +84,8 @@ class Prior:
     name : str
         normal(loc, scale), student_t(df, loc, scale), cauchy(loc, scale), laplace(loc, scale), logistic(loc, scale),
         flat(); for positive parameters also half_normal(scale), half_cauchy(scale), half_student_t(df, scale),
-        exponential(rate), gamma(shape, rate), inverse_gamma(shape, scale), lognormal(loc, scale); for correlations
-        lkj(concentration).
+        exponential(rate), gamma(shape, rate), inverse_gamma(shape, scale), lognormal(loc, scale); for
+        probabilities beta(a, b); for correlations lkj(concentration).
     arguments : tuple of float
 
     Examples
@@ -140,6 +146,8 @@ class Prior:
         arguments = dict(zip(_DENSITIES[self.name][0], self.arguments, strict=True))
         if self.name == "lognormal":
             return float(jnp.exp(arguments["loc"]))
+        if self.name == "beta":
+            return arguments["a"] / (arguments["a"] + arguments["b"])
         if self.name == "gamma":
             return arguments["shape"] / arguments["rate"]
         if self.is_positive:
@@ -243,11 +251,10 @@ def choose_priors(
         for name in members:
             if name not in priors:
                 raise unknown("parameter in priors", key, [*priors, *groups])
-            correlation = name in of_groups and of_groups[name].name == "lkj"
-            if correlation != (chosen.name == "lkj"):
+            kinds = {priors[name].name, chosen.name} & set(_ONLY)
+            if kinds and priors[name].name != chosen.name:
                 raise OptionError(
-                    f"Prior {chosen} of {name!r} is not possible: correlations take lkj(concentration), and only they "
-                    "do."
+                    f"Prior {chosen} of {name!r} is not possible: {_ONLY[kinds.pop()]}, and only they do."
                 )
             if chosen.is_positive and name not in family.auxiliaries and name not in of_groups:
                 raise OptionError(

@@ -14,25 +14,29 @@ import pyarrow as pa
 from shardmc.check.check import ordered
 from shardmc.data import Source
 from shardmc.data.grouped import GroupedSource
-from shardmc.errors import DataError, ModelError
+from shardmc.data.row_weights import SurveyWeights
+from shardmc.errors import DataError, ModelError, OptionError, knows_its_options
 from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown
+from shardmc.formulas.collinear import find_redundant, refuse_redundant, without_redundant
 from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws, note_on_location
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary, named_family
 from shardmc.formulas.fit_check import with_predictive_check
-from shardmc.formulas.formula import Formula, Roles, declared_levels
+from shardmc.formulas.formula import Formula, Roles, levels_of
 from shardmc.formulas.group_checks import group_findings, refuse_groups
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
+from shardmc.formulas.level_counts import split_counts
 from shardmc.formulas.mixed import default_priors, start_of
 from shardmc.formulas.priors import Prior, choose_priors
+from shardmc.formulas.robust import Robust
 from shardmc.formulas.scan import (
     DesignSummary,
     TableSummary,
-    refuse_constant,
-    refuse_dependent,
     scan_design,
     scan_table,
 )
+from shardmc.formulas.spelling import one_of, read_spelling, refuse_cbind
+from shardmc.formulas.variables import variables_of
 from shardmc.guards.limits import refuse_above
 from shardmc.model import Model
 from shardmc.pipeline import fit, open_rows
@@ -55,7 +59,7 @@ class Prepared:
     """Coefficients without an estimate, because their column separates the responses."""
     dropped: int
     findings: tuple[Finding, ...] = ()
-    """What is doubtful about the groups."""
+    """What is doubtful about the groups, and which columns were left out."""
 
 
 def prepare(
@@ -67,10 +71,13 @@ def prepare(
     offset: str | None,
     exposure: str | None,
     trials: str | int | None,
+    censored: str | None = None,
     drop_missing: bool,
+    drop_collinear: bool = False,
     taken: Sequence[str] = (),
+    complete: Sequence[str] = (),
 ) -> Prepared:
-    """The design of a formula on a table.
+    """The design of a formula on a table. `taken` columns are not part of `.`, `complete` ones may not be missing.
 
     These are exact over all rows, however large the table: levels of categories, means and scales of center, scale and
     standardize, bounds of splines, and the means and standard deviations that priors use. Knots of splines at
@@ -78,26 +85,42 @@ def prepare(
     there are more.
     """
     columns = source.column_names
-    text, group_terms = split_formula(text)
+    counts: tuple[str, ...] = ()
+    if family.takes_counts:
+        text, counts = split_counts(text)
+        family = replace(family, levels=counts)  # type: ignore[call-arg]
+    spelled = read_spelling(text)
+    refuse_cbind(spelled, family)
+    offset, trials = one_of("offset", spelled.offset, offset), one_of("trials", spelled.trials, trials)
+    text, group_terms = split_formula(spelled.text)
+    if group_terms and family.several_predictors:
+        raise ModelError(
+            f"Family {family.name!r} has a linear predictor for each level, and takes no group terms such as (1 | g); "
+            "leave them out, or fit one level against another with family 'bernoulli'."
+        )
     grouping = list(dict.fromkeys(name for term in group_terms for name in term.columns))
-    taken = [*taken, *grouping]
-    named = [name for name in (offset, exposure, trials, *taken) if isinstance(name, str) and name in columns]
+    taken = [*taken, *grouping, *spelled.columns]
+    named = [
+        name
+        for name in (offset, exposure, trials, censored, *counts, *taken)
+        if isinstance(name, str) and name in columns
+    ]
     formula = Formula.parse(text, columns, named)
-    roles = Roles.of(formula.response, family, columns, offset, exposure, trials)
+    roles = Roles.of(formula.response, family, columns, offset, exposure, trials, censored, counts)
     varying = [Formula.parse(f"{formula.response.text} ~ {term.effects}", columns) for term in group_terms]
     used = list(dict.fromkeys([*roles.columns, *formula.columns, *(n for f in varying for n in f.columns)]))
     refuse_unknown([*used, *grouping], source)
     formula.refuse_functions(used)
     before = source.num_rows
-    source = source.drop_missing([*used, *grouping]) if drop_missing else source
-    kinds, ordered = column_kinds(source, used)
+    source = source.drop_missing([*used, *grouping, *complete]) if drop_missing else source
+    kinds, ordered = column_kinds(source, used, set(roles.columns) - set(formula.columns))
     formula.check_columns(kinds)
     roles.check_columns(kinds)
-    levels = declared_levels(family, formula.response, kinds, ordered)
-    found = scan_table(source, formula, roles, kinds, family=family, ordered=ordered, response_levels=levels)
+    levels = levels_of(family, formula.response, source, kinds, ordered)
+    found = scan_table(source, formula, roles, kinds, family=family, response_levels=levels)
     family, response = family.with_levels(levels, found.response)
     family.refuse(response)
-    encoder = _encoder(formula, kinds, found, source.num_rows)
+    encoder = _encoder(formula, kinds, found, source.num_rows, max(1, len(family.equations)))
     if 2 * len(encoder.names) > source.num_rows:
         raise ModelError(
             f"The formula makes {len(encoder.names)} columns for {source.num_rows} rows; there must be far more rows. "
@@ -105,9 +128,7 @@ def prepare(
         )
     summary = scan_design(source, encoder, roles, kinds, family)
     has_location = formula.has_intercept or family.location_is_auxiliary
-    if encoder.names:
-        refuse_constant(summary, encoder.names, has_location)
-        refuse_dependent(summary, encoder.names, has_location)
+    encoder, summary, left_out = without_redundant(encoder, summary, has_location, drop_collinear)
     scaling = _scaling(summary, response, family, has_location)
     factors: tuple[Factor, ...] = ()
     if group_terms:
@@ -117,7 +138,6 @@ def prepare(
             roles=roles,
             kinds=kinds,
             family=family,
-            ordered=ordered,
             response_levels=levels,
         )
         effects = [
@@ -129,18 +149,18 @@ def prepare(
     design = Design(encoder, roles, family, kinds, scaling, {}, source.num_rows, factors)
     _refuse_repeated(design)
     refuse_groups(design)
-    findings = group_findings(design, source)
+    findings = (*group_findings(design, source), *left_out)
     scale = family.coefficient_scale(response)
     of_groups = {name: prior for factor in factors for name, prior in default_priors(factor, scale).items()}
     chosen = choose_priors(
-        priors, family, response, design.names, _terms(design), scaling.sds, has_location, of_groups
+        priors, family, response, design.names, _terms(design), _sds(design), has_location, of_groups
     )
     design = replace(design, priors=chosen)
     read = list(dict.fromkeys([*design.columns, *grouping]))
     rows = source.transform(design.rows, read, design.label)
     if design.unit is not None:
         rows = GroupedSource(rows, UNIT, design.unit.counts)
-    separating = tuple(summary.separating(design.names, family))
+    separating = tuple(summary.separating(design.column_names, family))
     return Prepared(design, rows, response, separating, before - source.num_rows, findings)
 
 
@@ -179,14 +199,18 @@ def _varying(
         return Varying(None, formula.has_intercept, np.empty(0), term.correlated)
     encoder = _encoder(formula, kinds, found, source.num_rows)
     summary = scan_design(source, encoder, roles, kinds, family)
-    refuse_constant(summary, encoder.names, formula.has_intercept)
-    refuse_dependent(summary, encoder.names, formula.has_intercept)
+    refuse_redundant(find_redundant(summary, encoder, formula.has_intercept), formula.has_intercept, how="")
     return Varying(encoder, formula.has_intercept, np.atleast_1d(summary.moments.sd), term.correlated)
 
 
-def _encoder(formula: Formula, kinds: Mapping[str, Kind], found: TableSummary, num_rows: int) -> Encoder:
+def _encoder(
+    formula: Formula, kinds: Mapping[str, Kind], found: TableSummary, num_rows: int, num_predictors: int = 1
+) -> Encoder:
     made = _num_columns(formula, found)
-    refuse_above("coefficients", made, f"The formula makes about {made:,} columns", ModelError)
+    each = f" for each of {num_predictors} linear predictors" if num_predictors > 1 else ""
+    refuse_above(
+        "coefficients", made * num_predictors, f"The formula makes about {made:,} columns{each}", ModelError
+    )
     inside: dict[str, Kind] = {name: kinds[name] for name in formula.columns}
     levels = {name: found.levels[name] for name, kind in kinds.items() if kind == "text"}
     assert found.sample is not None
@@ -226,15 +250,25 @@ def _scaling(
     return Scaling(means, size, shifts, response.mean if is_far else 0.0, response.sd)
 
 
+def _sds(design: Design) -> np.ndarray:
+    """The standard deviation of each coefficient's column."""
+    return np.repeat(design.scaling.sds, max(1, len(design.family.equations)))
+
+
 def _terms(design: Design) -> dict[str, list[str]]:
     """Coefficients of each term that has more than one, or whose name differs from its column's."""
     terms: dict[str, list[str]] = {}
-    for name in design.names:
-        if name in design.encoder.formula.columns:
+    each = max(1, len(design.family.equations))
+    for number, column in enumerate(design.column_names):
+        names = list(design.names[number * each : (number + 1) * each])
+        if each > 1:
+            terms.setdefault(column, names)
+        if column in design.encoder.formula.columns:
             continue  # the name of a column may contain anything
         # 'C(region)[T.b]' belongs to the term 'C(region)', 'C(a)[T.b]:x' to 'C(a):x'.
-        term = ":".join(part.rpartition("[")[0] or part for part in name.split(":"))
-        terms.setdefault(term, []).append(name)
+        term = ":".join(part.rpartition("[")[0] or part for part in column.split(":"))
+        if term != column or each == 1:
+            terms.setdefault(term, []).extend(names)
     return {term: names for term, names in terms.items() if names != [term]}
 
 
@@ -247,6 +281,7 @@ def _refuse_repeated(design: Design) -> None:
             )
 
 
+@knows_its_options(fit)
 def glm(
     formula: str,
     data: Data,
@@ -256,7 +291,11 @@ def glm(
     offset: str | None = None,
     exposure: str | None = None,
     trials: str | int | None = None,
+    censored: str | None = None,
     drop_missing: bool = False,
+    drop_collinear: bool = False,
+    survey_weights: Any = None,
+    robust: bool | str = False,
     predictive: bool = True,
     **fit_options: Any,
 ) -> Posterior:
@@ -273,9 +312,10 @@ def glm(
         A pandas, polars or Arrow table, a dictionary of arrays, or the path of a Parquet file or folder, or of a CSV
         file.
     family
-        "gaussian", "bernoulli" ("bernoulli(link=probit)"), "binomial", "poisson", "negative_binomial", "gamma",
-        "student_t" ("student_t(df=4)"), "ordinal", or a `Family`. Names of other programs, such as "normal" and
-        "negbinomial", are known too.
+        "gaussian", "bernoulli" ("bernoulli(link=probit)"), "binomial", "poisson", "negative_binomial",
+        "zero_inflated_poisson", "zero_inflated_negative_binomial", "gamma", "lognormal", "inverse_gaussian",
+        "weibull", "beta", "student_t" ("student_t(df=4)"), "ordinal", "categorical", "multinomial", or a `Family`.
+        Names of other programs, such as "normal" and "negbinomial", are known too.
     priors
         Name of a coefficient or term, "coefficients", "Intercept", "sigma", ... -> "normal(0, 1)" and the like, in the
         columns' own units. The intercept's is for all predictors at their means. Of group terms: the sds of effects,
@@ -287,8 +327,22 @@ def glm(
         A column, or an expression of columns, to whose value the expected response is proportional (log link).
     trials
         The number of trials of each row of family "binomial": a column or a whole number.
+    censored
+        A column of 0 and 1, or true and false, for family "weibull": 1 where the event had not happened yet, so that
+        the time is only known to be longer (right censoring).
     drop_missing
         Whether rows with missing values in the formula's columns are left out; otherwise they are refused.
+    drop_collinear
+        Whether columns that follow from earlier ones are left out, with a note in the findings; otherwise they are
+        refused, all of them in one message.
+    survey_weights
+        Weights of a survey: a column's name, or one number per row, the number of people that the row stands for. They
+        are normalised to the effective sample size, and the draws get design-based errors, like those of `robust`.
+        `weights`, which `shardmc.fit` describes, are counts: a row of weight 40 is 40 equal rows.
+    robust
+        True adjusts the draws by a sandwich, so that their spread does not rely on the model's variance. The name of a
+        column, such as "worker", lets rows with the same value depend on each other too (clusters). The draws are
+        moved affinely about the mode after they were certified; `posterior.adjusted` says how.
     predictive
         Whether to compare a sample of 2,000 rows with simulated ones, for the report. It takes a fraction of a second,
         and reads the table once more. Tables of more than 5 million rows are left out; `predictive_check` takes them.
@@ -299,7 +353,8 @@ def glm(
     -------
     Posterior
         Draws named "Intercept", after the design's columns ("age", "C(region)[T.b]"), "sigma", "shape" or "nu", and
-        "sd_g__x" and "cor_g__Intercept__x" of group terms, all in the columns' own units. Its `predict` works also
+        "sd_g__x" and "cor_g__Intercept__x" of group terms, all in the columns' own units; of family "categorical"
+        "Intercept[level]" and "age[level]" for each level but the first. Its `predict` works also
         after it was saved and loaded.
 
     Examples
@@ -312,20 +367,22 @@ def glm(
     >>> list(posterior.draws), posterior.regression.priors["x"]
     (['Intercept', 'x'], 'normal(0, 2.511)')
     """
-    weights, strata = fit_options.get("weights"), fit_options.get("stratify")
+    weights, strata = fit_options.pop("weights", None), fit_options.get("stratify")
+    if survey_weights is not None:
+        if weights is not None:
+            raise OptionError("Rows have either weights (counts) or survey_weights: give one of the two.")
+        weights = SurveyWeights(survey_weights)
     regression = _Formula(
         formula,
         named_family(family),
         priors,
-        offset,
-        exposure,
-        trials,
-        drop_missing,
-        weights,
-        strata,
+        {"offset": offset, "exposure": exposure, "trials": trials, "censored": censored},
+        {"drop_missing": drop_missing, "drop_collinear": drop_collinear},
+        {"weights": weights, "stratify": strata},
+        Robust.of(robust, weights),
         predictive,
     )
-    return fit(regression, data, **fit_options)
+    return fit(regression, data, weights=weights, **fit_options)
 
 
 @final
@@ -337,43 +394,50 @@ class _Formula:
         text: str,
         family: Family,
         priors: Mapping[str, Any] | None,
-        offset: str | None,
-        exposure: str | None,
-        trials: str | int | None,
-        drop_missing: bool,
-        weights: Any,
-        strata: Any,
+        roles: Mapping[str, Any],
+        drop: Mapping[str, Any],
+        rowwise: Mapping[str, Any],
+        robust: Robust | None = None,
         predictive: bool = False,
     ) -> None:
         self._predictive = predictive
         self._text, self._family, self._priors = text, family, priors
-        self._roles = {"offset": offset, "exposure": exposure, "trials": trials}
-        self._drop_missing = drop_missing
-        self._rowwise = {"weights": weights, "stratify": strata}
+        self._roles, self._drop, self._rowwise, self._robust = roles, drop, rowwise, robust
         self._prepared: Prepared | None = None
 
     def open(self, source: Source, seed: int) -> tuple[Source, Model]:
         self._rows = source, seed
-        weights = self._rowwise["weights"]
+        weights, clusters = self._given("weights"), None if self._robust is None else self._robust.clusters
+        if clusters is not None:
+            refuse_unknown([clusters], source)
         prepared = prepare(
             self._text,
             source,
             self._family,
             self._priors,
             **self._roles,
-            drop_missing=self._drop_missing,
-            taken=[weights] if isinstance(weights, str) else [],
+            **self._drop,
+            taken=[name for name in (weights, clusters) if isinstance(name, str)],
+            complete=[] if clusters is None else [clusters],
         )
-        for option, given in self._rowwise.items():
+        for option in self._rowwise:
+            given = self._given(option)
             if prepared.dropped and given is not None and not isinstance(given, str):
                 raise DataError(
                     f"{option} was given as an array of all rows, but {prepared.dropped} rows with missing values are "
                     f"dropped; make it a column of the table and give its name."
                 )
+        if self._robust is not None:
+            self._robust.check(prepared.source, prepared.design)
         self._prepared = prepared
         model = model_of(prepared)
         # The likelihood of groups is ours, and known to be right; that of rows may have a user's own family.
         return (prepared.source, model) if prepared.design.unit else open_rows(model, prepared.source, seed)
+
+    def _given(self, option: str) -> Any:
+        """Weights or strata as the user gave them: a column's name, one value per row, or None."""
+        given = self._rowwise[option]
+        return given.values if isinstance(given, SurveyWeights) else given
 
     def finish(self, posterior: Posterior) -> Posterior:
         """The posterior in the terms of the formula, with a predictive check unless that is switched off."""
@@ -386,19 +450,24 @@ class _Formula:
         assert prepared is not None
         design = prepared.design
         notes = (*posterior.notes, *note_on_location(design))
+        if self._robust is not None:
+            posterior = self._robust.adjust(posterior, model_of(prepared), prepared.source, design)
         if prepared.dropped:
             notes = (*notes, f"{prepared.dropped} rows with missing values were dropped.")
+        notes += tuple(finding.message for finding in prepared.findings if finding.check == "collinear")
         groups = posterior.groups
         if groups is not None and design.unit is not None:
             groups = replace(groups, labels=design.unit.labels)
+        draws = named_draws(design, posterior.draws)
         return replace(
             posterior,
             groups=groups,
-            draws=named_draws(design, posterior.draws),
+            draws=draws,
+            variables=variables_of(design, draws),
             notes=notes,
             findings=tuple(ordered((*posterior.findings, *_separation(prepared), *prepared.findings))),
             regression=Regression(
-                formula=" + ".join([design.encoder.formula.text, *map(str, split_formula(self._text)[1])]),
+                formula=" + ".join([design.formula_text, *map(str, split_formula(self._text)[1])]),
                 family=str(design.family),
                 priors={name: str(prior) for name, prior in design.priors.items()},
                 dropped_rows=prepared.dropped,

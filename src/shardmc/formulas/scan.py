@@ -11,8 +11,17 @@ import pyarrow as pa
 
 from shardmc.data import Source
 from shardmc.data.table import spread_positions
-from shardmc.errors import DataError, ModelError
-from shardmc.formulas.chunk import Chunk, Kind, Level, as_chunk, levels_in, missing
+from shardmc.errors import DataError
+from shardmc.formulas.chunk import (
+    Chunk,
+    Kind,
+    Level,
+    as_chunk,
+    level_order,
+    levels_in,
+    merged_order,
+    missing,
+)
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.expression import Expression
 from shardmc.formulas.families import Family, Moments, ResponseSummary
@@ -33,8 +42,8 @@ class TableSummary:
     incomplete: int = 0
     """Rows with missing entries."""
     missing: dict[str, int] = field(default_factory=dict)
-    levels: dict[str, list[str]] = field(default_factory=dict)
-    """Levels of each column of text: in the declared order of an ordered category, else sorted."""
+    levels: dict[str, list[Level]] = field(default_factory=dict)
+    """Levels of each column of text or categories: in the order of its dictionary, if it has one, else sorted."""
     categories: dict[str, list[Level]] = field(default_factory=dict)
     """Levels of each factor C(...)."""
     ranges: dict[str, Moments] = field(default_factory=dict)
@@ -45,7 +54,7 @@ class TableSummary:
     def states(self, formula: Formula) -> dict[str, dict[str, Any]]:
         """What the transforms of a formula must know of all rows: means, scales, bounds."""
         transforms = (t for expression in formula.expressions.values() for t in expression.transforms)
-        return {transform.key: transform.state(self.ranges[transform.key]) for transform in transforms}
+        return {t.key: t.state(self.ranges[t.key], formula.has_intercept) for t in transforms}
 
 
 def scan_table(
@@ -55,13 +64,14 @@ def scan_table(
     kinds: Mapping[str, Kind],
     *,
     family: Family,
-    ordered: Mapping[str, Sequence[str]],
     response_levels: Sequence[Level] | None,
 ) -> TableSummary:
     """Read the columns of a formula once, piece by piece."""
-    result = TableSummary(response=ResponseSummary(roles.response.text))
+    response = ResponseSummary(roles.response_text, with_logs=family.summarises_logs)
+    result = TableSummary(response=response)
     wanted = spread_positions(source.num_rows, SAMPLE, seed=0)
-    texts: dict[str, set[str]] = {name: set() for name, kind in kinds.items() if kind == "text"}
+    texts: dict[str, set[Level]] = {name: set() for name, kind in kinds.items() if kind == "text"}
+    orders: dict[str, list[Level] | None] = {}
     values: dict[str, set[Level]] = {}
     parts: list[pa.Table] = []
     for start, table in _pieces(source, list(kinds)):
@@ -69,17 +79,21 @@ def scan_table(
             continue  # the fit is refused anyway, but with a count of all missing entries
         for name, found in texts.items():
             found.update(levels_in(table.column(name)))
-            _refuse_many(name, found, bare=name in formula.expressions)
+            is_category = pa.types.is_dictionary(table.column(name).type)
+            if is_category:
+                known = orders.get(name, [])
+                orders[name] = None if known is None else merged_order(known, level_order(table, name))
+            _refuse_many(name, found, bare=name in formula.expressions and not is_category)
         chunk = as_chunk(table, kinds)
         _scan_response(chunk, roles, response_levels, family, result)
         _scan_predictors(chunk, formula, kinds, values, result)
         parts.append(table.take(wanted[(wanted >= start) & (wanted < start + len(table))] - start))
     if result.missing:
         raise DataError(_missing_sentence(result, source.num_rows))
-    result.levels = {name: _in_order(found, ordered.get(name, ())) for name, found in texts.items()}
+    result.levels = {name: _in_order(found, orders.get(name) or ()) for name, found in texts.items()}
     for name, found in result.levels.items():
-        if name in formula.expressions:
-            _refuse_numbers_as_text(name, found)
+        if name in formula.expressions and name not in orders:
+            _refuse_numbers_as_text(name, [str(level) for level in found])
     result.categories = {
         name: sorted(values[name]) if name in values else _listed(expression, result.levels)
         for name, expression in formula.expressions.items()
@@ -89,7 +103,7 @@ def scan_table(
     return result
 
 
-def _in_order(found: set[str], declared: Sequence[str]) -> list[str]:
+def _in_order(found: set[Level], declared: Sequence[Level]) -> list[Level]:
     place = {level: number for number, level in enumerate(declared)}
     return sorted(found, key=lambda level: (place.get(level, len(place)), level))
 
@@ -119,10 +133,11 @@ def _scan_response(
     bad = ~np.isfinite(response)
     if bad.any():
         raise DataError(
-            f"The response {roles.response.text!r} is not finite in {int(bad.sum())} rows or more, such as "
+            f"The response {roles.response_text!r} is not finite in {int(bad.sum())} rows or more, such as "
             f"{response[bad][0]}; drop those rows."
         )
     offset = None if family.location_scale else roles.offset_values(chunk)
+    result.response.censored += int(roles.censored_values(chunk, count).sum())
     result.response.add(response, roles.trial_values(chunk, count), offset)
 
 
@@ -149,7 +164,7 @@ def _is_listed(expression: Expression, kinds: Mapping[str, Kind]) -> bool:
     return expression.levels is not None or kinds.get(str(expression.category_column)) == "text"
 
 
-def _listed(expression: Expression, levels: Mapping[str, list[str]]) -> list[Level]:
+def _listed(expression: Expression, levels: Mapping[str, list[Level]]) -> list[Level]:
     if expression.levels is not None:
         return list(expression.levels)
     return list(levels[str(expression.category_column)])
@@ -195,36 +210,42 @@ def _missing_sentence(result: TableSummary, num_rows: int) -> str:
 
 
 _DESIGN_PIECE = 1 << 16  # rows of a design matrix in float64 at once
-_DEPENDENT = 1e-6
-"""A column is dependent if less than this share of it is left without the others: float32 cannot see less."""
 
 
 @final
 @dataclass
 class DesignSummary:
-    """Moments of the design matrix's columns in all rows, and in those with the lowest and the highest response."""
+    """Moments of the design matrix's columns in all rows, and in parts of them that no column may separate."""
 
     moments: Moments = field(default_factory=Moments)
     products: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     """Inner products of the columns about their means, (column, column)."""
-    lowest: Moments = field(default_factory=Moments)
-    highest: Moments = field(default_factory=Moments)
+    parts: tuple[Moments, ...] = ()
     not_finite: np.ndarray | int = 0
+
+    def keep(self, columns: np.ndarray) -> DesignSummary:
+        """The same without the columns that are False in a mask (column,)."""
+        return DesignSummary(
+            self.moments.keep(columns),
+            self.products[np.ix_(columns, columns)],
+            self.lowest.keep(columns),
+            self.highest.keep(columns),
+        )
 
     def add(self, matrix: np.ndarray) -> None:
         """Add rows of the design matrix, (row, column)."""
-        before, step = self.moments.count, matrix.mean(axis=0) - self.moments.mean
-        centered = matrix - matrix.mean(axis=0)
+        before, mean = self.moments.count, matrix.mean(axis=0)
+        centered, step = matrix - mean, mean - self.moments.mean
+        here = centered.T @ centered
         weight = before * len(matrix) / (before + len(matrix))
-        here = centered.T @ centered + weight * np.outer(step, step)
-        self.products = self.products + here if before else centered.T @ centered
+        self.products = self.products + here + weight * np.outer(step, step) if before else here
         self.moments.add(matrix)
 
     def separating(self, names: Sequence[str], family: Family) -> list[str]:
-        """Columns that separate the lowest responses from the highest, so that their coefficient has no estimate."""
-        if not (self.lowest.count and self.highest.count and names):
+        """Columns that separate parts of the responses, so that their coefficient has no estimate."""
+        if not (self.parts and names and all(part.count for part in self.parts)):
             return []
-        found = family.separates(self.lowest, self.highest, self.moments.count)
+        found = family.separates(self.parts, self.moments.count)
         return [name for name, is_separated in zip(names, found, strict=True) if is_separated]
 
 
@@ -244,8 +265,9 @@ def scan_design(
         response = roles.response_values(chunk, family.levels_of_response)
         extremes = family.extremes(response, roles.trial_values(chunk, len(response)))
         if extremes is not None:
-            result.lowest.add(matrix[extremes[0]])
-            result.highest.add(matrix[extremes[1]])
+            result.parts = result.parts or tuple(Moments() for _ in extremes)
+            for part, chosen in zip(result.parts, extremes, strict=True):
+                part.add(matrix[chosen])
     if np.any(result.not_finite):
         _refuse_not_finite(np.asarray(result.not_finite), encoder.names)
     return result
@@ -256,97 +278,4 @@ def _refuse_not_finite(counts: np.ndarray, names: Sequence[str]) -> None:
     raise DataError(
         f"{names[worst]!r} is not finite in {int(counts[worst])} rows (a logarithm of zero, a division by zero, or "
         "infinity in the data); drop or correct those rows, or change the formula."
-    )
-
-
-def refuse_dependent(design: DesignSummary, names: Sequence[str], has_location: bool) -> None:
-    """Refuse columns that are linear combinations of others, or of others and the intercept."""
-    products, mean = design.products, design.moments.mean
-    if not has_location:
-        products = products + design.moments.count * np.outer(mean, mean)
-    found = find_dependence(products, names)
-    if found is not None:
-        raise ModelError(_dependence_message(found, has_location))
-
-
-def refuse_constant(design: DesignSummary, names: Sequence[str], has_location: bool) -> None:
-    """Refuse columns with the same value in all rows."""
-    low, high = design.moments.low, design.moments.high
-    for name, a, b in zip(names, np.atleast_1d(low), np.atleast_1d(high), strict=True):
-        if a == b == 0:
-            raise DataError(
-                f"Column {name!r} of the formula is 0 in every row, so no row informs its coefficient; leave it out."
-            )
-        if a == b and has_location:
-            raise DataError(
-                f"Column {name!r} of the formula is {a:g} in every row, like the intercept; leave it out."
-            )
-
-
-@final
-@dataclass(frozen=True)
-class Dependence:
-    """A column, and the columns that it is a combination of; none if the column is zero."""
-
-    name: str
-    partners: tuple[str, ...]
-
-
-def find_dependence(products: np.ndarray, names: Sequence[str]) -> Dependence | None:
-    """A column that is a linear combination of others; None if there is none.
-
-    This is a Cholesky factorisation with pivots: it takes the columns one by one, the one with the largest remainder
-    first, until no remainder is left.
-
-    Parameters
-    ----------
-    products
-        Inner products of the columns, (column, column), about their means if there is an intercept.
-    names
-        Names of the columns.
-
-    Examples
-    --------
-    >>> x = np.random.default_rng(0).normal(size=(100, 2))
-    >>> matrix = np.column_stack([x, x[:, 0] - 2 * x[:, 1]])
-    >>> find_dependence(matrix.T @ matrix, ["a", "b", "c"])
-    Dependence(name='c', partners=('a', 'b'))
-    """
-    sizes = np.sqrt(np.diag(products))
-    if (sizes == 0).any():
-        return Dependence(names[int(np.flatnonzero(sizes == 0)[0])], ())
-    left = products / np.outer(sizes, sizes)
-    scaled = left.copy()
-    taken: list[int] = []
-    for _ in names:
-        remaining = np.diag(left).copy()
-        remaining[taken] = -1.0
-        pivot = int(remaining.argmax())
-        if remaining[pivot] < _DEPENDENT**2:
-            weights = np.linalg.solve(scaled[np.ix_(taken, taken)], scaled[taken, pivot])
-            partners = sorted(taken[k] for k in np.flatnonzero(np.abs(weights) > 1e-4))
-            return Dependence(names[pivot], tuple(names[k] for k in partners))
-        left = left - np.outer(left[:, pivot], left[pivot]) / left[pivot, pivot]
-        taken.append(pivot)
-    return None
-
-
-def _dependence_message(found: Dependence, has_location: bool) -> str:
-    if len(found.partners) == 1:
-        constant = ", up to a constant" if has_location else ""
-        return (
-            f"Columns {found.partners[0]!r} and {found.name!r} of the formula say the same (one is a multiple of the "
-            f"other{constant}); leave one of them out."
-        )
-    listed = ", ".join(map(repr, found.partners[:6]))
-    more = f" and {len(found.partners) - 6} more" if len(found.partners) > 6 else ""
-    constant = " and a constant" if has_location else ""
-    advice = "If columns mark every group, remove the intercept (write '0 + ...') or leave out one group."
-    if found.name.startswith(("cr(", "cs(", "cc(")):
-        advice = (
-            "Splines of this kind include a constant: give them constraints='center', or write '0 + ...'."
-        )
-    return (
-        f"Column {found.name!r} of the formula is a linear combination of {listed}{more}{constant}; leave one of them "
-        f"out. {advice}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, Protocol, final
@@ -20,6 +20,7 @@ from shardmc.model.fingerprint import fingerprint
 from shardmc.model.precision import Rewritten
 from shardmc.model.traced import few_rows, traced_fingerprint
 from shardmc.model.user_functions import WatchedDict
+from shardmc.model.variables import Variable, named_axes
 from shardmc.types import Rows
 
 
@@ -86,6 +87,10 @@ class Model(Coordinates, Recipe):
         params -> dict of further quantities to report.
     initial : dict, optional
         Where the search for the mode starts, on the natural scale. Parameters left out start at the image of 0.
+    dims, coords : dict, optional
+        Name of a parameter or derived quantity -> names of its axes, and name of an axis -> labels along it, as in
+        PyMC and ArviZ: `dims={"beta": ["predictor"]}, coords={"predictor": ["age", "income"]}`. `posterior.tree` has
+        them.
 
     Notes
     -----
@@ -114,6 +119,8 @@ class Model(Coordinates, Recipe):
         *,
         derived: Callable[[Params], Mapping[str, jax.Array]] | None = None,
         initial: Mapping[str, Any] | None = None,
+        dims: Mapping[str, Sequence[str] | str] | None = None,
+        coords: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         for role, function in (
             ("log_likelihood", log_likelihood),
@@ -127,6 +134,9 @@ class Model(Coordinates, Recipe):
         self.log_prior_function = log_prior
         self.derived_function = derived
         self.initial: np.ndarray = self._initial(initial or {})
+        shapes = {name: parameter.shape for name, parameter in self.parameters.items()}
+        self.variables = named_axes(dims, coords, shapes, others=derived is not None)
+        """Names and labels of the axes of its parameters, where there are any."""
         self.shared_forms: dict[Any, Any] = {}  # see `model.shared`
         self.numbers_are_fixed = False
         self._token = uuid.uuid4().hex
@@ -263,7 +273,7 @@ class Model(Coordinates, Recipe):
             self.parameters,
             self.derived_function,
         )
-        return _restore, (self._token, *arguments, self.initial)
+        return _restore, (self._token, *arguments, self.initial, self.variables)
 
     @cached_property
     def _log_likelihood(self) -> Rewritten:
@@ -275,12 +285,18 @@ class Model(Coordinates, Recipe):
 
 
 def _restore(
-    token: str, log_likelihood: Any, log_prior: Any, parameters: Any, derived: Any, initial: Any
+    token: str,
+    log_likelihood: Any,
+    log_prior: Any,
+    parameters: Any,
+    derived: Any,
+    initial: Any,
+    variables: tuple[Variable, ...],
 ) -> Model:
     """The model that was pickled: the same object if it still exists in this process."""
     model = _models.get(token)
     if model is None:
         model = Model(log_likelihood, log_prior, parameters, derived=derived)
-        model.initial, model._token = initial, token
+        model.initial, model.variables, model._token = initial, variables, token
         _models[token] = model
     return model

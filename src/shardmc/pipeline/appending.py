@@ -111,7 +111,7 @@ def append(
     if certified is not None and certified.rows < 1:
         raise OptionError("append certifies with all rows: leave rows of shardmc.Certify at 1.")
     earlier = posterior if isinstance(posterior, Posterior) else load(Path(posterior))
-    _refuse_groups(earlier)
+    _refuse_kind(earlier)
     _check_old_weights(earlier, old_data, old_weights)
     old_mode, seed = _known(earlier, seed)
     old_rows, precision, driver = earlier.plan.rows, asked_precision(precision), Driver(progress=progress)
@@ -289,7 +289,12 @@ def _check_old_weights(earlier: Posterior, old_data: Data, old_weights: Any) -> 
         raise OptionError("The posterior was fitted without weights: leave old_weights out.")
 
 
-def _refuse_groups(earlier: Posterior) -> None:
+def _refuse_kind(earlier: Posterior) -> None:
+    if earlier.adjusted is not None:
+        raise OptionError(
+            "Rows cannot be appended to a posterior that was adjusted (robust or survey_weights). Fit all rows again "
+            "with shardmc.glm."
+        )
     if earlier.regression is not None and earlier.regression.design.get("factors"):
         raise OptionError(
             "Rows cannot be appended to a mixed model, because they may belong to groups that it already has. Fit all "

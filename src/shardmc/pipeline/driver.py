@@ -152,6 +152,7 @@ class Driver:
             certificate=checked.certificate,
             polished=state.polished,
             groups=state.groups,
+            variables=job.model.variables,
             findings=checked.findings,
             notes=(*(() if precision is None else precision.notes), *self._folder.notes, *state.notes),
             plan=plan if precision is None else replace(plan, **precision.plan),

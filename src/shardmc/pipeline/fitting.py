@@ -14,16 +14,18 @@ from shardmc.check import Certify, certify_options, ordered
 from shardmc.combiners import named_combiner
 from shardmc.data import Partition, Source, as_source
 from shardmc.data.grouped import GroupedBlocks
-from shardmc.data.row_weights import weight_findings
+from shardmc.data.row_weights import read_weights
 from shardmc.engine import Engine, Local
-from shardmc.errors import ModelError, OptionError
+from shardmc.errors import ModelError, OptionError, knows_its_options
 from shardmc.locate import KEEP, asked_precision, precision_of_rows
 from shardmc.model import Model, Recipe, validate
 from shardmc.model.fingerprint import fingerprint
+from shardmc.model.pymc import call_to_write, is_pymc_model
 from shardmc.pipeline.checking import CheckDraws, Polish
 from shardmc.pipeline.driver import Driver, Folder
 from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
 from shardmc.pipeline.progress import shows_progress
+from shardmc.pipeline.shard_count import number_of_shards, small_shards
 from shardmc.pipeline.stage import Job
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, LocateShards, SampleShards
 from shardmc.posterior import Plan, Posterior
@@ -66,6 +68,7 @@ class FrontEnd(Protocol):
         ...
 
 
+@knows_its_options()
 @shows_progress
 def fit(
     model: Recipe | FrontEnd,
@@ -180,10 +183,11 @@ def fit(
             source = as_source(data)
             given = {"shards": int(shards)} if isinstance(shards, int | np.integer) else {}
             folder.expect(source, {**asked, **given})
-            doubtful = weight_findings(source, weights)
             rows, bound = driver.timed("read", front_end.open, source, seed)
+            counted = read_weights(rows, weights)
             count = number_of_shards(shards, rows, bound.dim, draws)
-            partition = Partition(count, shuffle, stratify, weights)
+            small = small_shards(count, rows, bound.dim)
+            partition = Partition(count, shuffle, stratify, counted.given, weight_factor=counted.factor)
             # What the options do not show as text: the weights of the rows, and what the user's functions compute.
             own = sampler.content(rows.row_shapes()) if isinstance(sampler, Gibbs) else vars(sampler)
             content = fingerprint(partition.fingerprint, own, vars(combiner))
@@ -213,7 +217,7 @@ def fit(
         posterior = front_end.finish(driver.posterior(job, state, plan))
         posterior = replace(
             posterior,
-            findings=tuple(ordered((*posterior.findings, *doubtful))),
+            findings=tuple(ordered((*posterior.findings, *counted.findings, *small))),
             origin={**({"data": source.origin} if source.origin else {}), **posterior.origin},
         )
         folder.write_posterior(posterior)
@@ -236,13 +240,15 @@ class _OneModel:
 
 def as_front_end(model: Recipe | FrontEnd) -> FrontEnd:
     """What `fit` takes as a model, as a front end."""
-    return model if isinstance(model, FrontEnd) else _OneModel(model)
+    if isinstance(model, FrontEnd):
+        return model
+    _refuse_other(model)
+    return _OneModel(model)
 
 
 def open_rows(model: Recipe, data: Data, seed: int) -> tuple[Source, Model]:
     """The rows that the model reads, and the model, checked on a few of them before anything is compiled."""
-    if not isinstance(model, Recipe):
-        raise ModelError(_not_a_model(model))
+    _refuse_other(model)
     source = as_source(data)
     if source.is_table:
         source = source.select(model.columns_used(source.sample(_SAMPLE_ROWS, seed)))
@@ -252,11 +258,26 @@ def open_rows(model: Recipe, data: Data, seed: int) -> tuple[Source, Model]:
     return source, bound
 
 
-def _not_a_model(given: object) -> str:
+def _refuse_other(given: object) -> None:
+    """Refuse what is not a model, with the call to write where that is known."""
+    if isinstance(given, Recipe):
+        return
     wanted = "a shardmc.Model, or what shardmc.from_numpyro or shardmc.from_pymc returns"
     if isinstance(given, str):
-        return f"{given!r} is not a model. Give a formula and all rows to shardmc.glm; other functions take {wanted}."
-    return f"The model must be {wanted}, not {type(given).__name__}."
+        raise ModelError(
+            f"{given!r} is not a model. Give a formula and all rows to shardmc.glm; other functions take {wanted}."
+        )
+    if is_pymc_model(given):
+        kind, call = "a PyMC model", call_to_write(given)
+    elif callable(given):
+        name = getattr(given, "__name__", "model")
+        kind, call = (
+            "a function, not a shardmc.Model",
+            f"shardmc.from_numpyro({'model' if name == '<lambda>' else name})",
+        )
+    else:
+        raise ModelError(f"The model must be {wanted}, not {type(given).__name__}.")
+    raise ModelError(f"The model is {kind}: give {call} instead, as in shardmc.fit({call}, data).")
 
 
 def _in_words(method: Sampler | Auto | Combiner) -> str:
@@ -280,21 +301,6 @@ def _check_scaling(combiner: Combiner, sampler: Sampler | Auto) -> None:
             f"{type(combiner).__name__} needs fractional draws, but step of Gibbs does not take a power of the prior: "
             "give step a fifth argument, power, or choose a combiner of rescaled draws such as 'recenter'."
         )
-
-
-def number_of_shards(shards: int | str, source: Source, dim: int, draws: int) -> int:
-    """K as given, or chosen so that few rows are kept (K^2 < N / (5 d)) and shards are not too small."""
-    units = source.num_units
-    if shards == "auto":
-        # A group tells more than a row.
-        smallest = 20 * dim if units < source.num_rows else max(1_000, 50 * dim)
-        return max(1, int(min(math.sqrt(units / (5 * dim)), units / smallest, draws / 32)))
-    if isinstance(shards, bool) or not isinstance(shards, int | np.integer):
-        raise OptionError(f'shards must be a whole number or "auto", not {shards!r}.')
-    if not 1 <= shards <= units:
-        what = "rows" if units == source.num_rows else "groups"
-        raise OptionError(f"shards must lie between 1 and the number of {what}, {units}; {shards} was given.")
-    return int(shards)
 
 
 def _draws_per_shard(combiner: Combiner, draws: int, shares: np.ndarray) -> int:

@@ -2,6 +2,6 @@
 
 from shardmc.posterior.elpd import Loo, compare_models
 from shardmc.posterior.posterior import Posterior, load
-from shardmc.posterior.records import Plan, Regression, ShardTable
+from shardmc.posterior.records import Adjusted, Plan, Regression, ShardTable
 
-__all__ = ["Loo", "Plan", "Posterior", "Regression", "ShardTable", "compare_models", "load"]
+__all__ = ["Adjusted", "Loo", "Plan", "Posterior", "Regression", "ShardTable", "compare_models", "load"]

@@ -41,7 +41,13 @@ class Loo:
     cheap_i: np.ndarray = field(repr=False)
     """Log densities at the mean of the draws."""
     cheap: float = field(repr=False)
-    """Their sum over all rows."""
+    """Their sum over all rows, with weights."""
+    weights_i: np.ndarray = field(repr=False)
+    """How often each row of the sample counts."""
+    total_weight: float = field(repr=False)
+    """How many rows all rows count for: their number, or the sum of their weights."""
+    unit: str = "row"
+    """What is left out at a time: "row", or the factor whose groups are left out, such as "school"."""
 
     @staticmethod
     def estimated(
@@ -55,20 +61,25 @@ class Loo:
         rows: int,
         positions: np.ndarray,
         draws: int,
+        weights_i: np.ndarray | None = None,
+        total_weight: float | None = None,
+        unit: str = "row",
     ) -> Loo:
         """The difference estimator, from a sample's values and the sums of all rows' cheap values and their squares.
 
         elpd = sum of all cheap values + N * mean difference. The sum of squares of all values is estimated likewise,
-        and gives their variance.
+        and gives their variance. With weights, a row counts as that many rows, each of which is left out alone.
         """
-        elpd, of_sample = _difference_estimate(elpd_i - cheap_i, total, rows)
-        sum_of_squares = squares + rows * float(np.mean(elpd_i**2 - cheap_i**2))
-        of_rows = max(0.0, sum_of_squares - (elpd**2 - of_sample) / rows)
+        w = np.ones(len(elpd_i)) if weights_i is None else weights_i
+        count = float(rows) if total_weight is None else total_weight
+        elpd, of_sample = _difference_estimate(w * (elpd_i - cheap_i), total, rows)
+        sum_of_squares = squares + rows * float(np.mean(w * (elpd_i**2 - cheap_i**2)))
+        of_rows = max(0.0, sum_of_squares - (elpd**2 - of_sample) / count)
         return Loo(
             elpd=elpd,
             se=math.sqrt(of_rows + of_sample),
             subsampling_se=math.sqrt(of_sample),
-            p=rows * float(np.mean(p_i)),
+            p=rows * float(np.mean(w * p_i)),
             rows=rows,
             draws=draws,
             good_k=min(1 - 1 / math.log10(draws), 0.7),
@@ -77,23 +88,33 @@ class Loo:
             elpd_i=elpd_i,
             cheap_i=cheap_i,
             cheap=total,
+            weights_i=w,
+            total_weight=count,
+            unit=unit,
         )
 
     @property
     def warning(self) -> bool:
         """Whether importance sampling is unreliable for some rows: their Pareto k is too large."""
-        return bool((self.pareto_k > self.good_k).any())
+        return self._num_bad > 0
+
+    @property
+    def _num_bad(self) -> int:
+        """Rows whose Pareto k is too large, or has no value because the importance weights have none."""
+        return int((~(self.pareto_k <= self.good_k)).sum())
 
     @property
     def sentence(self) -> str:
         """The result in words."""
         sampled = len(self.positions)
-        of_rows = f"{self.rows:,} rows"
+        of_rows = f"{self.rows:,} rows" if self.unit == "row" else f"{self.rows:,} groups of {self.unit!r}"
+        if self.total_weight != self.rows:
+            of_rows += f" that count as {self.total_weight:,.6g}"
         if sampled < self.rows:
             of_rows += (
                 f" (a sample of {sampled:,}, which adds {self.subsampling_se:.1f} to the standard error)"
             )
-        bad = int((self.pareto_k > self.good_k).sum())
+        bad = self._num_bad
         k = (
             f"Pareto k exceeds {self.good_k:.2f} for {bad:,} of {sampled:,}"
             if bad
@@ -105,13 +126,18 @@ class Loo:
         return f"Loo({self.sentence})"
 
     def to_arviz(self) -> Any:
-        """An `arviz_stats.ELPDData`, for ArviZ's functions; with pointwise values if all rows were computed."""
+        """An `arviz_stats.ELPDData`, for ArviZ's functions.
+
+        It has pointwise values if all rows were computed, and count once.
+        """
         import xarray as xr
         from arviz_stats.utils import ELPDData
 
-        if len(self.positions) == self.rows:
+        if len(self.positions) == self.rows and (self.weights_i == 1).all():
             pointwise = {"elpd_i": self.elpd_i, "pareto_k": self.pareto_k}
             more: dict[str, Any] = {name: xr.DataArray(v, dims="row") for name, v in pointwise.items()}
+        elif len(self.positions) == self.rows:
+            more = {}
         else:
             more = {
                 "subsampling_se": self.subsampling_se,
@@ -120,7 +146,7 @@ class Loo:
             }
         # ArviZ states the two parts of the standard error one by one.
         se = math.sqrt(max(0.0, self.se**2 - self.subsampling_se**2))
-        shared = self.draws, self.rows, "log", self.warning, self.good_k
+        shared = self.draws, round(self.total_weight), "log", self.warning, self.good_k
         return ELPDData("loo", self.elpd, se, self.p, *shared, **more)
 
 
@@ -166,10 +192,19 @@ def compare_models(models: Mapping[str, Loo]) -> pd.DataFrame:
     rows = []
     for rank, name in enumerate(names):
         model = models[name]
-        if model.rows != best.rows or not np.array_equal(model.positions, best.positions):
+        if model.unit != best.unit:
+            raise OptionError(
+                f"{names[0]!r} leaves out one {_left_out(best)} at a time, and {name!r} one {_left_out(model)}: give "
+                "loo the same by=."
+            )
+        same = np.array_equal(model.positions, best.positions) and np.array_equal(
+            model.weights_i, best.weights_i
+        )
+        if model.rows != best.rows or not same:
             raise OptionError(
                 f"{names[0]!r} and {name!r} were computed on different rows ({len(best.positions):,} of {best.rows:,}, "
-                f"and {len(model.positions):,} of {model.rows:,}): give loo the same rows, sample and seed."
+                f"and {len(model.positions):,} of {model.rows:,}): give loo the same rows, weights, sample "
+                "and seed."
             )
         below, dse, of_sample = _difference(best, model)
         rows.append((rank, model.elpd, model.p, below, model.se, dse, of_sample, model.warning))
@@ -177,11 +212,17 @@ def compare_models(models: Mapping[str, Loo]) -> pd.DataFrame:
     return pd.DataFrame(rows, index=pd.Index(names, name="model"), columns=pd.Index(columns))
 
 
+def _left_out(loo: Loo) -> str:
+    return "row" if loo.unit == "row" else f"group of {loo.unit!r}"
+
+
 def _difference(first: Loo, second: Loo) -> tuple[float, float, float]:
     """The difference of two elpd, its standard error, and the part of that which is due to the sample of rows."""
+    w = first.weights_i
     exact, cheap = first.elpd_i - second.elpd_i, first.cheap_i - second.cheap_i
-    difference, of_sample = _difference_estimate(exact - cheap, first.cheap - second.cheap, first.rows)
-    of_rows = (first.rows - 1) * float(np.var(exact, ddof=1))
+    difference, of_sample = _difference_estimate(w * (exact - cheap), first.cheap - second.cheap, first.rows)
+    spread = float(w @ (exact - np.average(exact, weights=w)) ** 2)
+    of_rows = (first.rows - 1) / (len(exact) - 1) * spread
     return difference, math.sqrt(of_rows + of_sample), math.sqrt(of_sample)
 
 

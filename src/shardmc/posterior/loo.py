@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data import as_source
-from shardmc.errors import DataError, ModelError, OptionError
+from shardmc.data import Source, as_source
+from shardmc.data.columns import as_numpy
+from shardmc.errors import DataError, ModelError, OptionError, unknown
 from shardmc.model import Model
 from shardmc.model.model import Recipe
 from shardmc.model.precision import double_precision
@@ -36,18 +37,27 @@ Pieces = Iterable[tuple[Rows, np.ndarray | float]]
 
 
 def loo_of_model(
-    posterior: Posterior, data: Data, model: Recipe, *, sample: int, draws: int, seed: int
+    posterior: Posterior, data: Data, model: Recipe, *, weights: Any, sample: int, draws: int, seed: int
 ) -> Loo:
     """`Posterior.loo` for a model without a formula."""
+    source, bound, pieces = rows_of_model(data, model)
+    counted = row_weights(posterior, source, weights)
+    return leave_one_out(
+        posterior, bound, pieces, source.num_rows, weights=counted, sample=sample, draws=draws, seed=seed
+    )
+
+
+def rows_of_model(data: Data, model: Recipe) -> tuple[Source, Model, Pieces]:
+    """The rows of a model without a formula, the model for them, and the rows piece by piece."""
     if not isinstance(model, Recipe):
         raise ModelError(
-            f"loo needs the model that was fitted: a shardmc.Model, or what shardmc.from_numpyro or shardmc.from_pymc "
+            "Give the model that was fitted: a shardmc.Model, or what shardmc.from_numpyro or shardmc.from_pymc "
             f"returns, not {type(model).__name__}."
         )
     source = as_source(data)
-    if source.is_table:
-        source = source.select(model.columns_used(source.sample(_SAMPLE_ROWS, 0)))
     few = source.sample(_SAMPLE_ROWS, 0)
+    if source.is_table:
+        few = source.select(model.columns_used(few)).sample(_SAMPLE_ROWS, 0)
     bound = model.bind(few)
     names = set(few) if isinstance(few, dict) else None
 
@@ -55,7 +65,28 @@ def loo_of_model(
         for rows in pieces_of(data, _PIECE):
             yield rows if names is None else {name: rows[name] for name in names}, 0.0
 
-    return leave_one_out(posterior, bound, pieces(), source.num_rows, sample=sample, draws=draws, seed=seed)
+    return source, bound, pieces()
+
+
+def row_weights(posterior: Posterior, source: Source, weights: Any) -> np.ndarray | None:
+    """The weights of the rows that the posterior was fitted with, as numbers, (row,)."""
+    if weights is None:
+        if posterior.plan.weighted:
+            raise OptionError("The posterior was fitted with weights: give them here too, as weights=.")
+        return None
+    if not posterior.plan.weighted:
+        raise OptionError("The posterior was fitted without weights, so weights= must be left out.")
+    if isinstance(weights, str):
+        if weights not in source.column_names:
+            raise unknown("weights column", weights, source.column_names)
+        weights = np.concatenate([as_numpy(t.column(weights)) for t in source.tables([weights])])
+    found = np.asarray(weights, np.float64)
+    if found.shape != (source.num_rows,):
+        raise OptionError(
+            f"weights has shape {found.shape}; it must be a column's name, or hold one entry for each of the "
+            f"{source.num_rows:,} rows."
+        )
+    return found
 
 
 def leave_one_out(
@@ -64,6 +95,7 @@ def leave_one_out(
     pieces: Pieces,
     count: int,
     *,
+    weights: np.ndarray | None,
     sample: int,
     draws: int,
     seed: int,
@@ -71,27 +103,40 @@ def leave_one_out(
     """PSIS-LOO of `count` rows that come piece by piece, with importance sampling for `sample` of them."""
     if sample < 2 or draws < 2:
         raise OptionError(f"sample and draws must be 2 or more; {sample!r} and {draws!r} were given.")
-    if posterior.plan.weighted:
-        raise OptionError("The posterior was fitted with weights, and loo counts every row once.")
+    refuse_other_model(posterior, model)
+    chosen = chosen_rows(count, sample, seed)
+    index, layout = thinned(posterior, draws)
+    theta = posterior.theta[index]
+    with double_precision():
+        total, squares, kept, cheap = _one_pass(model, theta.mean(axis=0), pieces, weights, chosen)
+        efficiency = relative_efficiency(posterior, index, layout)
+        found = [importance(values, layout, efficiency) for values in over_draws(model, theta, kept)]
+    elpd, pareto_k, p = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return Loo.estimated(
+        elpd,
+        cheap,
+        p,
+        pareto_k,
+        total=total,
+        squares=squares,
+        rows=count,
+        positions=chosen,
+        draws=len(index),
+        weights_i=None if weights is None else weights[chosen],
+        total_weight=None if weights is None else float(weights.sum()),
+    )
+
+
+def refuse_other_model(posterior: Posterior, model: Model) -> None:
+    """Refuse a model that is not that of the posterior, as far as its names show."""
     if list(posterior.names) != list(model.names):
         raise ModelError(
             f"The model has the coordinates {', '.join(model.names)}, but the posterior has "
             f"{', '.join(posterior.names)}: give the model that was fitted."
         )
-    chosen = _positions(count, sample, seed)
-    index, layout = _thinned(posterior, draws)
-    theta = posterior.theta[index]
-    with double_precision():
-        total, squares, kept, cheap = _one_pass(model, theta.mean(axis=0), pieces, chosen)
-        elpd, pareto_k, p = _importance(
-            model, theta, layout, kept, _relative_efficiency(posterior, index, layout)
-        )
-    return Loo.estimated(
-        elpd, cheap, p, pareto_k, total=total, squares=squares, rows=count, positions=chosen, draws=len(index)
-    )
 
 
-def _positions(count: int, sample: int, seed: int) -> np.ndarray:
+def chosen_rows(count: int, sample: int, seed: int) -> np.ndarray:
     """A simple random sample of row numbers, sorted: the same for all models of these rows."""
     if count <= sample:
         return np.arange(count)
@@ -99,7 +144,7 @@ def _positions(count: int, sample: int, seed: int) -> np.ndarray:
     return np.sort(rng.choice(count, sample, replace=False, shuffle=False))
 
 
-def _thinned(posterior: Posterior, draws: int) -> tuple[np.ndarray, tuple[int, int]]:
+def thinned(posterior: Posterior, draws: int) -> tuple[np.ndarray, tuple[int, int]]:
     """Positions of about that many draws, evenly spread over each chain, and their layout (chain, draw)."""
     finite = np.isfinite(posterior.theta).all(axis=1)
     chains, length = posterior.chains if finite.all() else (1, int(finite.sum()))
@@ -108,7 +153,7 @@ def _thinned(posterior: Posterior, draws: int) -> tuple[np.ndarray, tuple[int, i
     return whole[:, np.linspace(0, length - 1, each).astype(int)].ravel(), (chains, each)
 
 
-def _relative_efficiency(posterior: Posterior, index: np.ndarray, layout: tuple[int, int]) -> float:
+def relative_efficiency(posterior: Posterior, index: np.ndarray, layout: tuple[int, int]) -> float:
     """Effective draws divided by draws, averaged over parameters, as ArviZ computes it; 1 for a single chain."""
     from arviz_stats.base.array import array_stats
 
@@ -120,7 +165,7 @@ def _relative_efficiency(posterior: Posterior, index: np.ndarray, layout: tuple[
 
 
 def _one_pass(
-    model: Model, point: np.ndarray, pieces: Pieces, chosen: np.ndarray
+    model: Model, point: np.ndarray, pieces: Pieces, weights: np.ndarray | None, chosen: np.ndarray
 ) -> tuple[float, float, list[tuple[Rows, np.ndarray | float]], np.ndarray]:
     """Sums of the log-likelihoods at a point and of their squares, the chosen rows, and their log-likelihoods there."""
     log_likelihood = jax.jit(model.log_likelihood)
@@ -135,7 +180,8 @@ def _one_pass(
                 f"The log-likelihood of row {first} is not finite at the mean of the draws. Missing values must be "
                 "dropped first, and the rows must be those that were fitted."
             )
-        total, squares = total + float(values.sum()), squares + float((values**2).sum())
+        counts = np.ones(len(values)) if weights is None else weights[start : start + len(values)]
+        total, squares = total + float(counts @ values), squares + float(counts @ values**2)
         here = chosen[(chosen >= start) & (chosen < start + len(values))] - start
         if len(here):
             kept.append((take(rows, here), base[here] if isinstance(base, np.ndarray) else base))
@@ -144,28 +190,28 @@ def _one_pass(
     return total, squares, kept, np.concatenate(cheap)
 
 
-def _importance(
-    model: Model,
-    theta: np.ndarray,
-    layout: tuple[int, int],
-    kept: list[tuple[Rows, np.ndarray | float]],
-    efficiency: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """PSIS-LOO value, Pareto k and effective parameters of rows, each (row,), a few rows at a time."""
-    from arviz_stats.base.array import array_stats
-
-    over_draws = jax.jit(jax.vmap(model.log_likelihood, in_axes=(0, None)))
+def over_draws(
+    model: Model, theta: np.ndarray, kept: Iterable[tuple[Rows, np.ndarray | float]]
+) -> Iterator[np.ndarray]:
+    """Log-likelihoods (draw, row), a few rows at a time."""
+    program = jax.jit(jax.vmap(model.log_likelihood, in_axes=(0, None)))
     at_once = max(1, math.ceil(AT_ONCE / len(theta)))
-    found = []
     for rows, base in kept:
         count = num_rows(rows)
         for start in range(0, count, at_once):
             part = np.arange(start, min(start + at_once, count))
-            values = np.asarray(over_draws(jnp.asarray(theta), _doubled(take(rows, part))), np.float64)
-            values = values + (base[part] if isinstance(base, np.ndarray) else base)
-            of_rows = np.moveaxis(values.reshape(*layout, -1), -1, 0)  # (row, chain, draw)
-            found.append(array_stats.loo(of_rows, r_eff=efficiency))
-    elpd, pareto_k, p = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            values = np.asarray(program(jnp.asarray(theta), _doubled(take(rows, part))), np.float64)
+            yield values + (base[part] if isinstance(base, np.ndarray) else base)
+
+
+def importance(
+    values: np.ndarray, layout: tuple[int, int], efficiency: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """PSIS-LOO value, Pareto k and effective parameters of rows, each (row,), from log-likelihoods (draw, row)."""
+    from arviz_stats.base.array import array_stats
+
+    of_rows = np.moveaxis(values.reshape(*layout, -1), -1, 0)  # (row, chain, draw)
+    elpd, pareto_k, p = array_stats.loo(of_rows, r_eff=efficiency)
     return elpd, pareto_k, p
 
 

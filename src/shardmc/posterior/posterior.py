@@ -17,13 +17,15 @@ from shardmc.check.certification import Polished
 from shardmc.errors import OptionError, RunError
 from shardmc.guards.limits import memory_explained
 from shardmc.model.model import Recipe
+from shardmc.model.variables import Variable
 from shardmc.names import shown, shown_text
+from shardmc.posterior.arviz import with_rows_of_model
 from shardmc.posterior.elpd import Loo
 from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
 from shardmc.posterior.loo import loo_of_model
 from shardmc.posterior.prediction import predict_by
-from shardmc.posterior.records import Plan, PredictiveCheck, Regression, ShardTable
+from shardmc.posterior.records import Adjusted, Plan, PredictiveCheck, Regression, ShardTable
 from shardmc.posterior.summary import summary_by_name, table_of_draws
 from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
 from shardmc.types import Data, Finding
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 
 def _findings(stored: list[dict[str, Any]]) -> tuple[Finding, ...]:
     return tuple(Finding(**each) for each in stored)
+
+
+def _variables(stored: list[dict[str, Any]]) -> tuple[Variable, ...]:
+    return tuple(map(Variable.from_dict, stored))
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,8 @@ class Posterior:
     certificate: Certificate | None = field(default=None, metadata=read_by(Certificate.from_dict))
     polished: Polished | None = field(default=None, metadata=read_by(Polished.from_dict))
     """What polishing did, where it was asked for."""
+    adjusted: Adjusted | None = field(default=None, metadata=read_by(Adjusted.from_dict))
+    """How the draws were adjusted after they were certified, with `robust` or `survey_weights`."""
     findings: tuple[Finding, ...] = field(default=(), metadata=read_by(_findings))
     notes: tuple[str, ...] = field(default=(), metadata=read_by(tuple))
     regression: Regression | None = field(default=None, metadata=read_by(Regression.from_dict))
@@ -75,6 +83,8 @@ class Posterior:
     """What `predictive_check` says of a sample of the rows, for a posterior that `glm` made."""
     groups: GroupMoments | None = None
     """The effects of the groups of a mixed model; `effects` shows them."""
+    variables: tuple[Variable, ...] = field(default=(), metadata=read_by(_variables))
+    """Names and labels of the axes of `tree`, where there are any."""
     seconds: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))
     """Stage -> how long it took."""
     passes: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))
@@ -154,8 +164,9 @@ class Posterior:
 
         `mean_error` is the certificate's estimate of the error of the mean, in posterior standard deviations.
         `sd_ratio` is its estimate of the draws' standard deviation divided by that of the posterior. Both refer to the
-        unconstrained coordinate, and are missing if a parameter has no coordinate of its own. Control characters in
-        names are written as escapes.
+        unconstrained coordinate, and are missing if a parameter has no coordinate of its own. If the draws were
+        adjusted (`robust`, `survey_weights`), both are about the draws before, whose sd is `sd_before`. Control
+        characters in names are written as escapes.
         """
         return summary_by_name(self, interval, interval_kind).rename(index=shown)
 
@@ -198,8 +209,9 @@ class Posterior:
             "mean", "interval" (of the expected response), "link" (of the linear predictor), "response" (a new one) or
             "draws", (draw, row).
         function
-            For a model without a formula: (params, rows) -> one number per row, in JAX, with named parameters on
-            the natural scale. It is evaluated for every draw.
+            For a model without a formula: (params, rows) -> one number or array per row, in JAX, with named parameters
+            on the natural scale. It is evaluated for every draw. Of an array per row, columns are "mean[0]", "sd[0]",
+            ..., and draws are (draw, row, ...).
         interval, interval_kind
             The interval's probability; "eti" (central) or "hdi" (of highest density).
         draws, seed
@@ -237,11 +249,15 @@ class Posterior:
         data: Data,
         model: Recipe | None = None,
         *,
+        weights: Any = None,
+        by: str | None = None,
         sample: int = 4_000,
         draws: int = 2_000,
         seed: int = 0,
     ) -> Loo:
         """Leave-one-out cross-validation: how well the model predicts rows that it has not seen (PSIS-LOO).
+
+        For a formula with group terms, whole groups are left out: how well it predicts the rows of a new group.
 
         Parameters
         ----------
@@ -251,9 +267,16 @@ class Posterior:
         model
             The model that was fitted, if it was not a formula. Its log-likelihood should include all terms that do not
             depend on parameters, if it is compared with other models.
+        weights
+            The weights that the posterior was fitted with. A row of weight w counts as w rows, each of which is left
+            out alone.
+        by
+            A column of groups: leave out one group at a time, not one row, for a posterior of a formula. With group
+            terms, it is the factor whose effects are integrated out: the one with the most groups. A model without
+            them needs it to be compared with one that has them.
         sample
-            The number of rows that are left out in turn. With more rows, a random sample of that size gives the sum
-            over all rows (Magnusson et al., 2019), and the standard error includes the sampling.
+            The number of rows (or groups) that are left out in turn. With more rows, a random sample of that size
+            gives the sum over all rows (Magnusson et al., 2019), and the standard error includes the sampling.
         draws
             How many of the draws to use, spread evenly over the chains.
         seed
@@ -274,9 +297,70 @@ class Posterior:
                 "This is the posterior of a model without a formula: give the model too, as in "
                 "posterior.loo(data, model)."
             )
+        options = {"weights": weights, "sample": sample, "draws": draws, "seed": seed}
         if model is None:
-            return provided("loo_of_formula")(self, data, sample=sample, draws=draws, seed=seed)
-        return loo_of_model(self, data, model, sample=sample, draws=draws, seed=seed)
+            return provided("loo_of_formula")(self, data, by=by, **options)
+        if by is not None:
+            raise OptionError("by= is for the posterior of a formula; leave it out.")
+        return loo_of_model(self, data, model, **options)
+
+    def to_arviz(
+        self,
+        data: Data,
+        model: Recipe | None = None,
+        *,
+        simulate: Callable[[Any, Any, Any], Any] | None = None,
+        weights: Any = None,
+        rows: int = 1_000,
+        draws: int = 1_000,
+        seed: int = 0,
+    ) -> xr.DataTree:
+        """The tree for ArviZ's functions that need the rows, on a random sample of them.
+
+        Groups: `posterior` and `sample_stats` of some draws, `observed_data`, `log_likelihood`,
+        `posterior_predictive`, and `constant_data` with `row_weight`. Their rows are a random sample, with the row
+        numbers as coordinates. Sums over its rows, with these weights, estimate sums over all rows. (For all rows,
+        `loo` has the right sum and standard error.)
+
+        Parameters
+        ----------
+        data
+            The rows that were fitted: arrays, a table or files, read piece by piece. Of a formula's rows, those with
+            missing values are left out.
+        model
+            The model that was fitted, if it was not a formula.
+        simulate
+            For the group `posterior_predictive` of a model without a formula: (params, rows, key) -> a simulated
+            response for every row, in JAX, with named parameters on the natural scale.
+        weights
+            The weights that the posterior was fitted with.
+        rows, draws
+            How many to take, at most. There may be no more than 67 million numbers, rows times draws, in a group.
+        seed
+            For the sample of rows and the simulation.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=5_000), "y": rng.normal(size=5_000)}
+        >>> tree = shardmc.glm("y ~ x", table, shards=1, draws=500, check=False).to_arviz(table)
+        >>> tree["log_likelihood"]["y"].sizes
+        Frozen({'chain': 1, 'draw': 500, 'row': 1000})
+        >>> float(tree["constant_data"]["row_weight"][0])
+        5.0
+        """
+        options = {"weights": weights, "rows": rows, "draws": draws, "seed": seed}
+        if model is not None:
+            return with_rows_of_model(self, data, model, simulate, **options)
+        if self.regression is None:
+            raise OptionError(
+                "This is the posterior of a model without a formula: give the model too, as in "
+                "posterior.to_arviz(data, model)."
+            )
+        if simulate is not None:
+            raise OptionError("A formula simulates its responses itself: leave simulate= out.")
+        return provided("with_rows_of_formula")(self, data, **options)
 
     def contrast(self, variable: str, values: Sequence[Any] | None = None, **options: Any) -> pd.DataFrame:
         """Differences, ratios or odds ratios of predictions between values of a predictor, averaged over rows.
@@ -360,6 +444,7 @@ class Posterior:
 
     def __repr__(self) -> str:
         verdict = "not certified" if self.certificate is None else self.certificate.sentence
+        verdict += "" if self.adjusted is None else f" {self.adjusted.sentence}"
         names, count = ", ".join(map(shown, self.draws)), self.shards.num_shards
         shards = "1 shard" if count == 1 else f"{count} shards"
         source = f"{shards} of {self.plan.rows:,} rows"

@@ -41,7 +41,8 @@ def predict_by(
     """Evaluate a function of natural parameters and rows at every draw and row, and summarise it for each row.
 
     The rows are arrays, a table or files, as in `fit`. They are read a few at a time. The function gets a table as a
-    dict of the columns that are numbers.
+    dict of the columns that are numbers. If it returns several numbers per row, (row, ...), columns are "mean[0]",
+    "sd[0]", ..., "mean[1]", and so on; draws are (draw, row, ...).
     """
     import pandas as pd
 
@@ -52,22 +53,41 @@ def predict_by(
     params = {
         name: jnp.asarray(values[chosen], jnp.result_type(float)) for name, values in posterior.draws.items()
     }
-    if kind == "draws":
-        refuse_too_many(as_source(rows).num_rows * len(chosen))
     over_draws = jax.jit(jax.vmap(function, in_axes=(0, None)))
-    tables = []
+    parts = []
     for piece in pieces_of(rows, max(1, math.ceil(AT_ONCE / len(chosen)))):
         with calling("The function given to predict"):
-            values = np.asarray(over_draws(params, piece), np.float64)
-        if values.shape != (len(chosen), num_rows(piece)):
-            raise ModelError(
-                f"The function given to predict returns shape {values.shape[1:]} for {num_rows(piece)} rows; it must "
-                "return one number per row."
-            )
-        tables.append(
-            values if kind == "draws" else pd.DataFrame(summarise(values, kind, interval, interval_kind))
+            width = _numbers_per_row(over_draws, params, piece)
+            if kind == "draws":
+                refuse_too_many(as_source(rows).num_rows * len(chosen) * width)
+            for part in pieces_of(piece, max(1, num_rows(piece) // width)):
+                values = np.asarray(over_draws(params, part), np.float64)
+                summary = () if kind == "draws" else summarise(values, kind, interval, interval_kind)
+                parts.append(pd.DataFrame(_by_entry(summary)) if summary else values)
+    return np.concatenate(parts, axis=1) if kind == "draws" else joined(parts, rows)
+
+
+def _by_entry(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns (row,) from arrays (row, ...): those of the first entry, then those of the second."""
+    entries = np.ndindex(next(iter(columns.values())).shape[1:])
+    return {
+        f"{name}[{','.join(map(str, index))}]" if index else name: values[(slice(None), *index)]
+        for index in entries
+        for name, values in columns.items()
+    }
+
+
+def _numbers_per_row(over_draws: Callable[[Any, Any], Any], params: Any, rows: Any) -> int:
+    """How many numbers a function returns for each row; refuses other results."""
+    found = jax.eval_shape(over_draws, params, rows)
+    shape = getattr(found, "shape", None)
+    if shape is None or len(shape) < 2 or shape[1] != num_rows(rows):
+        returned = f"shape {shape[1:]}" if shape is not None else type(found).__name__
+        raise ModelError(
+            f"The function given to predict returns {returned} for {num_rows(rows)} rows; it must return one number, "
+            "or one array, per row."
         )
-    return np.concatenate(tables, axis=1) if kind == "draws" else joined(tables, rows)
+    return math.prod(shape[2:])
 
 
 def summarise(

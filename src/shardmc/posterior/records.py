@@ -108,6 +108,39 @@ class PredictiveCheck(_Record):
 
 
 @dataclass(frozen=True)
+class Adjusted(_Record):
+    """How the draws of a posterior were adjusted by a sandwich, after they were certified."""
+
+    clusters: str | None = None
+    """The column of clusters; None if rows are the units."""
+    survey: bool = False
+    """Whether rows have the weights of a survey."""
+    units: int = 0
+    """Clusters or rows whose scores were compared."""
+    effective_rows: float | None = None
+    """The effective sample size of a survey, to which its weights were normalised."""
+    sds: Mapping[str, float] = field(default_factory=dict)
+    """Parameter -> the sd of its draws before."""
+
+    @property
+    def sentence(self) -> str:
+        """What was done, and what the certificate says nothing about."""
+        units = (
+            f"{self.units:,} rows"
+            if self.clusters is None
+            else f"{self.units:,} clusters of {self.clusters!r}"
+        )
+        sample = (
+            "" if self.effective_rows is None else f" (effective sample: {self.effective_rows:,.0f} rows)"
+        )
+        kind = "design-based errors of a survey, drawn with replacement" if self.survey else "a sandwich"
+        return (
+            f"The draws are adjusted: their spread is that of {kind}, from the scores of {units}{sample}, and not that "
+            "of the model. The certificate is about the draws before this adjustment."
+        )
+
+
+@dataclass(frozen=True)
 class ShardTable:
     """One row per shard: what it holds, where it lies, how its chains went, and its own draws."""
 

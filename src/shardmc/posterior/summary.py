@@ -44,6 +44,8 @@ def summary_by_name(
         },
         index=pd.Index(list(columns), name="parameter"),
     )
+    if posterior.adjusted is not None:
+        table["sd_before"] = [posterior.adjusted.sds.get(name, np.nan) for name in columns]
     certificate = posterior.certificate
     if certificate is not None:
         own = dict(zip(certificate.names, range(len(posterior.names)), strict=False))

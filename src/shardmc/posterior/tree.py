@@ -7,14 +7,15 @@ other value by the function that reads it from JSON. A new field needs nothing h
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmc.errors import RunError
-from shardmc.names import shown, stored
+from shardmc.model.variables import named_arrays, unstacked
+from shardmc.names import shown
 from shardmc.types import plain
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from shardmc.posterior.posterior import Posterior
 
-_LAYOUT = 1
+_LAYOUT = 2
 _ADVICE = "It is damaged, or another program or version wrote it: take a copy, or repeat the fit."
 _ATTRIBUTE = "shardmc"
 
@@ -43,15 +44,15 @@ def to_tree(posterior: Posterior) -> xr.DataTree:
 
     layout = posterior.chains
     theta = ("chain", "draw", "coordinate"), posterior.theta.reshape(*layout, -1)
-    shard = posterior.shard
     # Names as they were given are in the record: an array of text loses a NUL at its end.
     coordinate = {"coordinate": [shown(name) for name in posterior.names]}
     tree = xr.DataTree.from_dict(
         {
-            "posterior": _natural(posterior.draws, layout),
+            "posterior": _natural(posterior, layout),
             "unconstrained": xr.Dataset({"theta": theta, **_arrays(posterior)}, coords=coordinate),
             "sample_stats": xr.Dataset(
-                {} if shard is None else {"shard": (("chain", "draw"), shard.reshape(layout))}
+                {name: (("chain", "draw"), v.reshape(layout)) for name, v in _stats(posterior).items()},
+                coords=_draw_coords(layout),
             ),
             "shards": xr.Dataset(_arrays(posterior.shards), coords=coordinate),
         }
@@ -59,9 +60,8 @@ def to_tree(posterior: Posterior) -> xr.DataTree:
     if posterior.groups is not None:
         tree["groups"] = xr.DataTree(xr.Dataset(_arrays(posterior.groups)))
     record = {name: _plain(getattr(posterior, name)) for name in _readers(type(posterior))}
-    renamed = {stored(name): name for name in posterior.draws if stored(name) != name}
     tree.attrs[_ATTRIBUTE] = json.dumps(
-        {"layout": _LAYOUT, "names": list(posterior.names), "renamed": renamed, **record}
+        {"layout": _LAYOUT, "names": list(posterior.names), "draws": list(posterior.draws), **record}
     )
     return tree
 
@@ -89,13 +89,16 @@ def _posterior(
 ) -> Posterior:
     groups = ("posterior", "unconstrained", "sample_stats", "shards")
     natural, unconstrained, stats, shards = (tree[group].to_dataset() for group in groups)
-    renamed = record["renamed"]
     values: dict[str, Any] = {
         name: None if record.get(name) is None else read(record[name])
         for name, read in _readers(kind).items()
     }
     return kind(
-        draws={renamed.get(str(name), str(name)): _flat(v.values) for name, v in natural.data_vars.items()},
+        draws=unstacked(
+            {str(name): _flat(v.values) for name, v in natural.data_vars.items()},
+            values["variables"] or (),
+            record["draws"],
+        ),
         theta=_flat(unconstrained["theta"].values),
         names=tuple(record["names"]),
         shard=_flat(stats["shard"].values) if "shard" in stats else None,
@@ -146,17 +149,35 @@ def _plain(given: Any) -> Any:
     return plain(asdict(given) if hasattr(given, "__dataclass_fields__") else given)
 
 
-def _natural(draws: Mapping[str, np.ndarray], layout: tuple[int, int]) -> xr.Dataset:
+def _draw_coords(layout: tuple[int, int]) -> dict[str, Any]:
+    return {"chain": np.arange(layout[0]), "draw": np.arange(layout[1])}
+
+
+def _stats(posterior: Posterior) -> dict[str, np.ndarray]:
+    """What is known of single draws, (draw,), under ArviZ's names.
+
+    The acceptance rate is that of the shard that a draw came from. Which draws diverged is known if none did; the
+    group shards has the number of divergences in each shard.
+    """
+    shard, shards = posterior.shard, posterior.shards
+    if shard is None:
+        return {}
+    stats = {"shard": shard, "acceptance_rate": shards.acceptance[shard]}
+    if not shards.divergences.any():
+        stats["diverging"] = np.zeros(len(shard), bool)
+    return stats
+
+
+def _natural(posterior: Posterior, layout: tuple[int, int]) -> xr.Dataset:
     import xarray as xr
 
-    variables = {
-        stored(name): (
-            ("chain", "draw", *(f"{stored(name)}_dim_{k}" for k in range(v.ndim - 1))),
-            v.reshape(*layout, *v.shape[1:]),
-        )
-        for name, v in draws.items()
-    }
-    return xr.Dataset(variables, coords={"chain": np.arange(layout[0]), "draw": np.arange(layout[1])})
+    variables: dict[str, Any] = {}
+    coords = _draw_coords(layout)
+    for name, each in named_arrays(posterior.draws, posterior.variables).items():
+        chained = each.values.reshape(*layout, *each.values.shape[1:])
+        variables[name] = ("chain", "draw", *each.dims), chained
+        coords |= {dim: list(labels) for dim, labels in each.coords.items()}
+    return xr.Dataset(variables, coords=coords)
 
 
 def _flat(values: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections import OrderedDict
@@ -13,9 +14,14 @@ import jax
 import jax.numpy as jnp
 
 from shardmc.errors import EngineError
+from shardmc.programs.heap import return_freed_memory
 
 T = TypeVar("T")
 
+
+_TRIMMED_AFTER = 16
+"""Memory is returned to the operating system after this many programs were dropped: about once a fit."""
+_dropped = itertools.count(1)
 
 _computed_in: int | None = None
 """The process in which the first program ran."""
@@ -87,8 +93,11 @@ class CompiledFor(Generic[T]):
                 program = jax.jit(function, **self._options)
                 self.made += 1
             self._programs[key] = program
+            dropped = len(self._programs) > self._most
             while len(self._programs) > self._most:
                 self._programs.popitem(last=False)
+        if dropped and next(_dropped) % _TRIMMED_AFTER == 0:
+            return_freed_memory()
         return program
 
 

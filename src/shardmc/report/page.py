@@ -15,6 +15,7 @@ from shardmc.check.check import ordered
 from shardmc.names import shown_text
 from shardmc.posterior import Posterior
 from shardmc.posterior.summary import summary_by_name
+from shardmc.posterior.unexamined import not_examined
 from shardmc.report import tables
 from shardmc.report.choice import worst_first
 from shardmc.report.numbers import count, duration, fixed, plain, probability, trimmed
@@ -96,6 +97,7 @@ def render(posterior: Posterior) -> str:
             facts=_facts(posterior, frame),
             what=_what(posterior, len(names)),
             model=tables.model_pairs(posterior),
+            unexamined=not_examined(posterior).removeprefix("Not examined: "),
             findings=_findings(posterior.findings),
             summary=summary.part(0, _ROWS),
             summary_rest=summary.part(_ROWS),
@@ -122,7 +124,7 @@ def render(posterior: Posterior) -> str:
             run=tables.run_pairs(posterior),
             priors=tables.prior_table(posterior),
             versions=", ".join(f"{name} {version}" for name, version in posterior.versions.items()),
-            call=tables.call(posterior.plan, posterior.regression),
+            call=tables.call(posterior.plan, posterior.regression, posterior.adjusted),
             light=COLORS,
             dark=DARK,
         )
@@ -148,6 +150,7 @@ def repr_html(posterior: Posterior) -> str:
             model=posterior.model,
             explained=[note for note in posterior.notes if _CENTERED in note],
             polished=posterior.polished,
+            adjusted=posterior.adjusted,
             summary=summary.part(0, _NOTEBOOK_ROWS),
             more=max(0, len(summary.rows) - _NOTEBOOK_ROWS),
             warnings=sum(f.level != "note" for f in posterior.findings),

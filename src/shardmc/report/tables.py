@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmc.posterior import Plan, Posterior, Regression
+from shardmc.posterior import Adjusted, Plan, Posterior, Regression
 from shardmc.report.numbers import (
     DASH,
     aligned,
@@ -64,6 +64,9 @@ def summary_table(posterior: Posterior, frame: pd.DataFrame, order: Sequence[str
     head += ["ESS", "R-hat"]
     columns.append([count(float(frame.loc[name, "ess"])) for name in names])
     columns.append([fixed(float(frame.loc[name, "r_hat"]), 3) for name in names])
+    if posterior.adjusted is not None:
+        head.append("sd before")
+        columns.append(aligned([like(float(frame.loc[name, "sd_before"]), sd[name]) for name in names]))
     if posterior.certificate is None:
         return Table(tuple(head), list(zip(*columns, strict=True)))
     errors = _errors(posterior, names)
@@ -276,7 +279,7 @@ def predictive_table(posterior: Posterior) -> Table | None:
     return Table(("statistic", "observed", "simulated, mean", "95 % of simulated", "p"), rows)
 
 
-def call(plan: Plan, regression: Regression | None = None) -> str | None:
+def call(plan: Plan, regression: Regression | None = None, adjusted: Adjusted | None = None) -> str | None:
     """The call of fit or glm that made a plan; None if the plan does not tell, or if rows were appended.
 
     >>> plan = Plan(rows=1_000, shards=10, seed=1, combiner="Recenter()", draws=2_000, keep=0.2, sampler="Auto()")
@@ -302,8 +305,11 @@ def call(plan: Plan, regression: Regression | None = None) -> str | None:
         arguments.append("polish=True")
     if (plan.precision_reason or "").startswith("precision="):  # asked for, not measured
         arguments.append(f"precision={plan.precision!r}")
-    rowwise = {"stratify": plan.stratified, "weights": plan.weighted}
+    of_survey = adjusted is not None and adjusted.survey
+    rowwise = {"stratify": plan.stratified, "survey_weights" if of_survey else "weights": plan.weighted}
     arguments += [f"{name}=..." for name, is_set in rowwise.items() if is_set]
+    if adjusted is not None:
+        arguments.append(f"robust={adjusted.clusters or True!r}")
     for name, method in (("sampler", plan.sampler), ("combiner", plan.combiner)):
         if re.fullmatch(r"[A-Z]\w*\(.*\)", method or ""):
             arguments.append(f"{name}=" + _CLASS.sub(r"shardmc.\1(", method or ""))
@@ -317,8 +323,13 @@ def _arguments(regression: Regression) -> list[str]:
         repr(regression.formula),
         "data",
         f"family={regression.family_in_words!r}",
-        *[f"{role}={roles[role]!r}" for role in ("offset", "exposure", "trials") if roles.get(role)],
+        *[
+            f"{role}={roles[role]!r}"
+            for role in ("offset", "exposure", "trials", "censored")
+            if roles.get(role)
+        ],
         *["drop_missing=True"] * bool(regression.dropped_rows),
+        *["drop_collinear=True"] * bool(regression.design["encoder"].get("left_out")),
         "priors=posterior.regression.priors",
     ]
 

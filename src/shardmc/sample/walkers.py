@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -68,10 +69,39 @@ class RandomWalk(Walker):
         return states, Moved(acceptance, jnp.zeros(self.chains, bool), each)
 
 
+_JITTER = (0.6, 1.4)
+"""Shortest and longest trajectory of HMC, as parts of its mean length."""
+
+
+def rotating(log_density: Callable[[jax.Array], jax.Array], kinetic_energy: object) -> Callable[..., State]:
+    """An integrator for BlackJAX: half a kick by grad + u, a rotation of (u, momentum), half a kick.
+
+    Like the leapfrog it conserves volume, is its own reverse and needs one gradient a step. The mass matrix must be
+    the identity.
+    """
+    value_and_gradient = jax.value_and_grad(log_density)
+
+    def step(state: State, step_size: jax.Array) -> State:
+        u, half = state.position, step_size / 2
+        momentum = state.momentum + half * (state.logdensity_grad + u)
+        cosine, sine = jnp.cos(step_size), jnp.sin(step_size)
+        u, momentum = cosine * u + sine * momentum, cosine * momentum - sine * u
+        value, gradient = value_and_gradient(u)
+        return type(state)(u, momentum + half * (gradient + u), value, gradient)
+
+    return step
+
+
 @final
 @dataclass(frozen=True)
 class HMC(Walker):
-    """HMC (BlackJAX's kernel), with trajectories jittered around pi / 2.
+    """HMC (BlackJAX's kernel), with trajectories jittered around pi / 2 and steps that are exact for a normal target.
+
+    A shard's target is about standard normal in its coordinates. The motion under a standard normal density is a
+    rotation of position and momentum, which has no error at any step size. So a step rotates, and only what is left of
+    the gradient, grad + u, changes the momentum (Shahbaba et al. 2014, "Split Hamiltonian Monte Carlo"). The more
+    normal a target is, the fewer gradients a draw needs; a leapfrog needs about dim ** 0.25 of them even for a normal
+    target.
 
     Parameters
     ----------
@@ -80,7 +110,8 @@ class HMC(Walker):
     warmup
         Transitions of each chain before the first draw is kept. Chains already start near the target.
     step_size
-        One for all shards; adapted on pilot shards by default.
+        The longest step, one for all shards; adapted on pilot shards by default. A trajectory is divided into equal
+        steps of at most this size.
     target_acceptance
         The acceptance that the adaptation aims at.
     trajectory
@@ -102,18 +133,22 @@ class HMC(Walker):
 
         return hmc.init(u, target.log_density)
 
+    def tune(self, target: Target, key: jax.Array) -> jax.Array:
+        # A longer step than the longest trajectory means nothing, and would spoil the average over pilot shards.
+        return jnp.minimum(super().tune(target, key), math.log(self.trajectory * _JITTER[1]))
+
     def step(self, target: Target, key: jax.Array, states: State, step_size: Any) -> tuple[State, Moved]:
         from blackjax.mcmc import hmc
 
-        kernel = hmc.build_kernel()
+        kernel = hmc.build_kernel(integrator=rotating)
         key_jitter, key_chains = jax.random.split(key)
         # One length for all chains of the shard, so that none waits for another.
-        length = self.trajectory * jax.random.uniform(key_jitter, minval=0.6, maxval=1.4)
-        num_steps: Any = jnp.clip(jnp.round(length / step_size), 1, 1000).astype(int)
+        length = self.trajectory * jax.random.uniform(key_jitter, minval=_JITTER[0], maxval=_JITTER[1])
+        num_steps: Any = jnp.clip(jnp.ceil(length / step_size), 1, 1000).astype(int)
         metric = jnp.ones(target.dim)
 
         def one(key: jax.Array, state: State):
-            return kernel(key, state, target.log_density, step_size, metric, num_steps)
+            return kernel(key, state, target.log_density, length / num_steps, metric, num_steps)
 
         states, info = jax.vmap(one)(jax.random.split(key_chains, self.chains), states)
         return states, Moved(info.acceptance_rate, info.is_divergent, info.num_integration_steps)

@@ -8,24 +8,43 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from shardmc.errors import OptionError, RunError, unknown
-from shardmc.formulas.families.categorical import Bernoulli, Binomial, Ordinal
+from shardmc.formulas.families.categorical import Categorical, Multinomial
+from shardmc.formulas.families.counts import (
+    NegativeBinomial,
+    Poisson,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
+)
 from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
-from shardmc.formulas.families.numeric import Gamma, Gaussian, NegativeBinomial, Poisson, StudentT
+from shardmc.formulas.families.numeric import Gaussian, StudentT
+from shardmc.formulas.families.ordinal import Ordinal
+from shardmc.formulas.families.positive import Gamma, InverseGaussian, Lognormal
+from shardmc.formulas.families.proportions import Beta
+from shardmc.formulas.families.successes import Bernoulli, Binomial
+from shardmc.formulas.families.survival import Weibull
 
 __all__ = [
     "FAMILIES",
     "Bernoulli",
+    "Beta",
     "Binomial",
+    "Categorical",
     "Family",
     "Gamma",
     "Gaussian",
+    "InverseGaussian",
+    "Lognormal",
     "Moments",
+    "Multinomial",
     "NegativeBinomial",
     "Ordinal",
     "Poisson",
     "ResponseSummary",
     "Statistic",
     "StudentT",
+    "Weibull",
+    "ZeroInflatedNegativeBinomial",
+    "ZeroInflatedPoisson",
     "families_with",
     "family_from_dict",
     "named_family",
@@ -37,9 +56,17 @@ _ALL: tuple[type[Family], ...] = (
     Binomial,
     Poisson,
     NegativeBinomial,
+    ZeroInflatedPoisson,
+    ZeroInflatedNegativeBinomial,
     Gamma,
+    Lognormal,
+    InverseGaussian,
+    Weibull,
+    Beta,
     StudentT,
     Ordinal,
+    Categorical,
+    Multinomial,
 )
 _KINDS: dict[str, type[Family]] = {kind.name: kind for kind in _ALL}
 
@@ -56,15 +83,27 @@ _OTHER_NAMES = {
     "student": "student_t",
     "t": "student_t",
     "cumulative": "ordinal",
+    "zip": "zero_inflated_poisson",
+    "zinb": "zero_inflated_negative_binomial",
+    "zero_inflated_negbinomial": "zero_inflated_negative_binomial",
+    "inverse.gaussian": "inverse_gaussian",
+    "inversegaussian": "inverse_gaussian",
+    "gaussian_inverse": "inverse_gaussian",
+    "wald": "inverse_gaussian",
+    "log_normal": "lognormal",
+    "multinomial_logit": "categorical",
+    "mnlogit": "categorical",
 }
 """What other programs call these families."""
 
 
-def families_with(feature: Literal["takes_exposure", "takes_trials", "takes_levels"]) -> str:
+def families_with(
+    feature: Literal["takes_exposure", "takes_trials", "takes_levels", "takes_censoring", "takes_counts"],
+) -> str:
     """Names of the families that have a feature, for messages.
 
-    >>> families_with("takes_exposure")
-    "'poisson', 'negative_binomial', 'gamma'"
+    >>> families_with("takes_trials")
+    "'binomial'"
     """
     return ", ".join(repr(name) for name, kind in _KINDS.items() if getattr(kind, feature))
 
@@ -83,7 +122,7 @@ def named_family(given: str | Family) -> Family:
     """
     if isinstance(given, Family):
         return given
-    match = re.fullmatch(r"\s*([\w-]+)\s*(?:\(([^()]*)\))?\s*", given) if isinstance(given, str) else None
+    match = re.fullmatch(r"\s*([\w.-]+)\s*(?:\(([^()]*)\))?\s*", given) if isinstance(given, str) else None
     if match is None:
         raise unknown("family", given, FAMILIES)
     name = match[1].lower().replace("-", "_")

@@ -1,247 +1,104 @@
-"""Categories: successes in one trial (Bernoulli) or several (binomial), and ordered levels (proportional odds)."""
+"""Levels without an order: multinomial logit, for one of them or for counts of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import log_ndtr
+from jax import lax
 from scipy import special
 
-from shardmc.errors import DataError, unknown
+from shardmc.errors import DataError
 from shardmc.formulas.chunk import Level
-from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
-from shardmc.formulas.families.special import softplus
-from shardmc.formulas.priors import Prior, rounded
+from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic
+from shardmc.formulas.families.levels import Levels
+from shardmc.formulas.priors import Prior
 from shardmc.model import Parameter
 
-Link = Literal["logit", "probit"]
-_LINKS = ("logit", "probit")
 
+class _MultinomialLogit(Family):
+    """log(P(level k) / P(first level)) = eta_k, so that the first level is the reference."""
 
-@dataclass(frozen=True)
-class _Successes(Family):
-    """What families of successes share."""
-
-    link: Link = "logit"
-
-    def __post_init__(self) -> None:
-        if self.link not in _LINKS:
-            raise unknown(f"link of family {self.name!r}", self.link, _LINKS)
-
-    @property
-    def exp_of_link(self) -> str | None:
-        return "odds_ratio" if self.link == "logit" else None
-
-    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
-        # No overlap, except in one common value, between failures and successes; no row has both.
-        apart = (lowest.high <= highest.low) | (highest.high <= lowest.low)
-        return apart & (lowest.count + highest.count == num_rows)
-
-    def _probability(self, eta: np.ndarray) -> np.ndarray:
-        return special.expit(eta) if self.link == "logit" else special.ndtr(eta)
-
-    def _intercept_prior(self, probability: float) -> Prior:
-        middle = special.logit(probability) if self.link == "logit" else special.ndtri(probability)
-        return Prior("normal", (rounded(float(middle)), 2.5))
-
-
-def _binomial_logit(eta: jax.Array, successes: jax.Array, trials: jax.Array) -> jax.Array:
-    """y d - n log(1 + p (e^d - 1)), with p close to y / n and d = eta - logit(p): no exponential overflows."""
-    share = (successes + 0.5) / (trials + 1)
-    departure = eta - jnp.log(share) + jnp.log1p(-share)
-    above = departure > 0
-    down = jnp.where(above, -departure, departure)
-    rest = jnp.log1p(jnp.where(above, 1 - share, share) * jnp.expm1(down))
-    return successes * departure - trials * (jnp.where(above, departure, 0.0) + rest)
-
-
-@jax.custom_jvp
-def _log_probability_of_stretches(signed_eta: jax.Array, present: jax.Array) -> jax.Array:
-    """Sums over rows (stretch,) of log probabilities of 0 and 1, given s = (2 y - 1) eta; `present` is 0 or 1.
-
-    It takes one logarithm for all rows of a stretch. Their product lies between 1 and 2^64.
-    """
-    size = jnp.abs(signed_eta)
-    together = jnp.prod(1 + present * jnp.exp(-size), axis=1)
-    return 0.5 * jnp.sum(present * (signed_eta - size), axis=1) - jnp.log(together)
-
-
-@_log_probability_of_stretches.defjvp
-def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # The derivative of a product by JAX is far slower.
-    signed_eta, present = primals
-    slope = present / (1 + jnp.exp(signed_eta))
-    return _log_probability_of_stretches(signed_eta, present), jnp.sum(slope * tangents[0], axis=1)
-
-
-@final
-@dataclass(frozen=True)
-class Bernoulli(_Successes):
-    """y is 1 with probability p, logit or probit of p is eta.
-
-    The two outcomes are symmetric: with s = (2 y - 1) eta the log-likelihood is -log(1 + e^-s) for logit and
-    log Phi(s) for probit.
-    """
-
-    name = "bernoulli"
-    learns_from_one_row = False
+    several_predictors = True
     mean_is_probability = True
-
-    def log_likelihood(
-        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
-    ) -> jax.Array:
-        return self._log_probability((2 * response - 1) * eta)
-
-    def log_likelihood_of_rows(
-        self,
-        linear_predictor: Callable[[jax.Array | None], jax.Array],
-        response: jax.Array,
-        auxiliary: Auxiliary,
-        trials: jax.Array | None,
-    ) -> jax.Array:
-        # The sign goes into the design matrix: once per row, not once per row and point.
-        return self._log_probability(linear_predictor(2 * response - 1))
-
-    def log_likelihood_of_groups(
-        self,
-        eta: jax.Array,
-        response: jax.Array,
-        auxiliary: Auxiliary,
-        trials: jax.Array | None,
-        weights: jax.Array,
-        *,
-        counted: bool,
-    ) -> jax.Array:
-        if self.link != "logit" or not counted:
-            return super().log_likelihood_of_groups(
-                eta, response, auxiliary, trials, weights, counted=counted
-            )
-        return _log_probability_of_stretches((2 * response - 1) * eta, weights)
-
-    def _log_probability(self, signed_eta: jax.Array) -> jax.Array:
-        """Log probability of the outcomes, given s = (2 y - 1) eta."""
-        if self.link == "logit":
-            size = jnp.abs(signed_eta)  # -softplus(-s) with two operations fewer per number
-            return 0.5 * (signed_eta - size) - jnp.log1p(jnp.exp(-size))
-        return log_ndtr(signed_eta)
-
-    def refuse(self, response: ResponseSummary) -> None:
-        found = sorted(response.values or ())
-        if response.values is None or not set(found) <= {0.0, 1.0}:
-            many = f"{len(found) if found else 'very many'} different values"
-            shown = ", ".join(f"{v:g}" for v in found[:3]) + (", ..." if len(found) > 3 else "")
-            raise DataError(
-                f"The response {response.name!r} of family 'bernoulli' must be 0 or 1, but it has {many}"
-                f"{f' ({shown})' if shown else ''}; write which of them is a success, as in "
-                f'"I({response.name} == {found[-1] if found else 1:g}) ~ ...", or take another family.'
-            )
-        response.refuse_constant()
-
-    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        return response == 0, response == 1
+    levels: tuple[Level, ...]
 
     @property
-    def statistics(self) -> dict[str, Statistic]:
-        return {"mean": lambda y: y.mean(axis=1)}
+    def equations(self) -> tuple[str, ...]:
+        return tuple(str(level) for level in self.levels[1:])
+
+    @property
+    def location_support(self) -> Parameter:
+        return Parameter(len(self.equations))
+
+    def separates(self, parts: Sequence[Moments], num_rows: int) -> np.ndarray:
+        # No overlap, except in one common value, between some of the levels and the others.
+        low, high = (np.stack([getattr(part, end) for part in parts]) for end in ("low", "high"))
+        order = np.lexsort((high, low), axis=0)
+        low, high = np.take_along_axis(low, order, axis=0), np.take_along_axis(high, order, axis=0)
+        return np.logical_or.reduce(np.maximum.accumulate(high)[:-1] <= low[1:])
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
-        return {"Intercept": self._intercept_prior(response.mean)}
+        return {"Intercept": Prior("student_t", (3.0, 0.0, 2.5))}
 
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        return self._probability(eta)
+        return special.softmax(_with_reference(eta), axis=-1)
 
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
     ) -> np.ndarray:
-        return (rng.uniform(size=eta.shape) < self._probability(eta)).astype(np.float64)
+        """The number of a level; with `trials`, counts of every level."""
+        every = _with_reference(eta)
+        if trials is None:
+            return (every + rng.gumbel(size=every.shape)).argmax(axis=-1).astype(np.float64)
+        count = np.broadcast_to(trials, eta.shape[:-1]).astype(np.int64)
+        return rng.multinomial(count, special.softmax(every, axis=-1)).astype(np.float64)
 
 
 @final
 @dataclass(frozen=True)
-class Binomial(_Successes):
-    """y successes in n trials, logit or probit of their probability is eta.
+class Categorical(_MultinomialLogit, Levels):
+    """y is one of several levels, with the multinomial logit of their probabilities.
 
-    Logit: y eta - n log(1 + e^eta), relative to the row's own share of successes, so that large counts keep their
-    digits. Probit: y log Phi(eta) + (n - y) log Phi(-eta).
+    Log-likelihood eta_y - log(1 + sum_k e^eta_k), with eta of the first level 0.
     """
 
-    name = "binomial"
-    takes_trials = True
+    name = "categorical"
+    kinds_of_levels = "text or whole numbers"
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
-        assert trials is not None
-        if self.link == "logit":
-            return _binomial_logit(eta, response, trials)
-        return response * log_ndtr(eta) + (trials - response) * log_ndtr(-eta)
+        # One array for each level: jaxlib 0.10.2 compiles jnp.sum(matrix * eta, axis=-1) beside another reduction of
+        # eta to wrong numbers on CPUs.
+        columns = [eta[..., k] for k in range(len(self.equations))]
+        chosen = sum(jnp.where(response == k + 1, column, 0) for k, column in enumerate(columns))
+        return chosen - _log_total(columns)
 
-    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
-        assert trials is not None
-        ways = -np.log1p(trials) - special.betaln(response + 1, trials - response + 1)
-        if self.link != "logit":
-            return ways
-        share = (response + 0.5) / (trials + 1)  # as in `_binomial_logit`
-        return ways + response * np.log(share) + (trials - response) * np.log1p(-share)
+    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        return tuple(response == number for number in range(len(self.levels)))
 
-    def refuse(self, response: ResponseSummary) -> None:
-        response.refuse_fractions(self.name, "give the number of successes, not their share")
-        if response.above_trials:
-            raise DataError(
-                f"The response {response.name!r} exceeds the number of trials in {response.above_trials} rows; "
-                "it must count the successes among them."
-            )
-        if response.mean == 0 or response.mean * response.moments.count == response.trials:
-            raise DataError(
-                f"The response {response.name!r} has only failures or only successes: nothing to explain."
-            )
-
-    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        return response == 0, response == trials
-
-    @property
-    def statistics(self) -> dict[str, Statistic]:
-        return super().statistics | {"share of zeros": share_of(0)}
-
-    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
-        return {"Intercept": self._intercept_prior(response.mean * response.moments.count / response.trials)}
-
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        assert trials is not None
-        return trials * self._probability(eta)
-
-    def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
-    ) -> np.ndarray:
-        assert trials is not None
-        count = np.broadcast_to(trials, eta.shape).astype(np.int64)
-        return rng.binomial(count, self._probability(eta)).astype(np.float64)
-
-
-_BEYOND = 1e4  # a cutpoint with nothing beyond it, but finite, so that gradients are finite too
-_MOST_LEVELS = 50
+    def start(self, response: ResponseSummary) -> dict[str, Any]:
+        counts = np.array(self.counts(response), float)
+        return {"Intercept": np.log(counts[1:] / counts[0])}
 
 
 @final
 @dataclass(frozen=True)
-class Ordinal(Family):
-    """y is one of ordered levels; logit P(y <= level k) = cutpoint_k - eta.
+class Multinomial(_MultinomialLogit):
+    """y counts how often each level occurred in the trials of a row, with the multinomial logit of its probability.
 
-    With a and b the cutpoints above and below, less eta: log P = log s(a) + log s(-b) + log(1 - e^(b - a)), where s is
-    the logistic function. Rows hold the level's number.
+    Log-likelihood sum_k y_k eta_k - n log(1 + sum_k e^eta_k), with n = sum_k y_k, relative to the row's own shares, so
+    that large counts keep their digits. Rows hold the counts, (row, level). Predictions are of one trial.
     """
 
-    name = "ordinal"
-    learns_from_one_row = False
-    takes_levels = True
-    location = "cutpoint"
-    location_is_auxiliary = True
-    mean_is_probability = True
+    name = "multinomial"
+    takes_counts = True
     levels: tuple[Level, ...] = ()
 
     def __post_init__(self) -> None:
@@ -255,87 +112,58 @@ class Ordinal(Family):
     def exp_of_link(self) -> str:
         return "odds_ratio"
 
-    def with_levels(
-        self, levels: Sequence[Level] | None, response: ResponseSummary
-    ) -> tuple[Ordinal, ResponseSummary]:
-        if levels is not None:
-            return Ordinal(tuple(levels)), response
-        found = sorted(response.values or ())
-        if response.values is None or response.fractions:
-            raise DataError(
-                f"The response {response.name!r} of family 'ordinal' must have few levels, whole numbers or ordered "
-                "categories; for numbers take family 'gaussian'."
-            )
-        counts = {float(number): response.values[value] for number, value in enumerate(found)}
-        return Ordinal(tuple(int(value) for value in found)), replace(response, values=counts)
-
-    @property
-    def location_support(self) -> Parameter:
-        return Parameter(len(self.levels) - 1, "ordered")
-
-    def move_location(self, location: Any, by: Any) -> Any:
-        return location - by[..., None]
-
-    def encode(self, response: np.ndarray) -> np.ndarray:
-        return response.astype(np.int32)
-
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
-        cutpoints = auxiliary["cutpoint"]
-        padding = jnp.full((1,), _BEYOND, cutpoints.dtype)
-        points = jnp.concatenate([-padding, cutpoints, padding])
-        widths = jnp.log1p(-jnp.exp(points[:-1] - points[1:]))
-        # With many draws, a product with the level's indicator is faster than indexing.
-        indicator = jax.nn.one_hot(response, len(self.levels), dtype=eta.dtype)
-        above, below, width = (
-            jnp.matmul(indicator, v, precision="highest") for v in (points[1:], points[:-1], widths)
+        counts = [response[..., k] for k in range(len(self.levels))]
+        total = sum(counts[1:], counts[0])
+        shares = [(count + 0.5) / (total + 0.5 * len(counts)) for count in counts]
+        # With eta_k = log(share_k / share_0) + d_k: sum_k y_k d_k - n log(1 + sum_k share_k (e^d_k - 1)).
+        steps = [eta[..., k] - jnp.log(shares[k + 1] / shares[0]) for k in range(len(self.equations))]
+        near = sum(p * jnp.expm1(jnp.minimum(d, 1.0)) for p, d in zip(shares[1:], steps, strict=True))
+        top = lax.stop_gradient(reduce(jnp.maximum, steps, jnp.zeros_like(steps[0])))
+        far = sum(
+            (p * jnp.exp(d - top) for p, d in zip(shares[1:], steps, strict=True)), shares[0] * jnp.exp(-top)
         )
-        return width - softplus(eta - above) - softplus(below - eta)
+        excess = jnp.where(top < 1, jnp.log1p(jnp.where(top < 1, near, 0.0)), top + jnp.log(far))
+        return sum(y * d for y, d in zip(counts[1:], steps, strict=True)) - total * excess
+
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        counts = np.asarray(response, np.float64)
+        total = counts.sum(axis=-1)
+        log_shares = np.log((counts + 0.5) / (total + 0.5 * counts.shape[-1])[..., None])
+        ways = special.gammaln(total + 1) - special.gammaln(counts + 1).sum(axis=-1)
+        return ways + (counts * log_shares).sum(axis=-1)
 
     def refuse(self, response: ResponseSummary) -> None:
-        if len(self.levels) < 3:
+        response.refuse_fractions(self.name, "give counts of each level, not their shares")
+        means = np.atleast_1d(response.moments.mean)
+        if (means == 0).any():
             raise DataError(
-                f"The response {response.name!r} of family 'ordinal' has {len(self.levels)} levels; it needs three or "
-                "more. For two take family 'bernoulli'."
-            )
-        if len(self.levels) > _MOST_LEVELS:
-            raise DataError(
-                f"The response {response.name!r} of family 'ordinal' has {len(self.levels)} levels; at most "
-                f"{_MOST_LEVELS} make sense. For numbers take family 'gaussian'."
-            )
-        empty = [
-            level
-            for number, level in enumerate(self.levels)
-            if not (response.values or {}).get(float(number))
-        ]
-        if empty:
-            raise DataError(
-                f"Level {empty[0]!r} of the response {response.name!r} occurs in no row; leave it out of the levels."
+                f"The counts of {self.levels[int(means.argmin())]!r} are 0 in every row; leave that column out."
             )
 
-    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
-        return {"cutpoint": Prior("student_t", (3.0, 0.0, 2.5))}
+    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        return tuple(response[:, number] > 0 for number in range(len(self.levels)))
 
     def start(self, response: ResponseSummary) -> dict[str, Any]:
-        counts = np.array([(response.values or {}).get(float(k), 1) for k in range(len(self.levels))], float)
-        return {"cutpoint": special.logit(np.cumsum(counts)[:-1] / counts.sum())}
+        means = response.moments.mean
+        return {"Intercept": np.log(means[1:] / means[0])}
 
-    def probabilities(self, eta: np.ndarray, cutpoints: np.ndarray) -> np.ndarray:
-        """Probability of every level, (draw, row, level), for eta (draw, row) and cutpoints (draw, cutpoint)."""
-        below = special.expit(cutpoints[:, None, :] - eta[..., None])
-        ends = np.zeros((*eta.shape, 1))
-        return np.diff(np.concatenate([ends, below, ends + 1], axis=-1), axis=-1)
-
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        return self.probabilities(eta, auxiliary["cutpoint"])
-
-    def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
-    ) -> np.ndarray:
-        latent = eta + rng.logistic(size=eta.shape)
-        return (latent[..., None] > auxiliary["cutpoint"][:, None, :]).sum(axis=-1).astype(np.float64)
+    def share(self, number: int) -> Statistic:
+        return lambda y: y[..., number].sum(axis=1) / y.sum(axis=(1, 2))
 
     @property
     def statistics(self) -> dict[str, Statistic]:
-        return {f"share of {level}": share_of(number) for number, level in enumerate(self.levels)}
+        return {f"share of {level}": self.share(number) for number, level in enumerate(self.levels)}
+
+
+def _log_total(columns: Sequence[jax.Array]) -> jax.Array:
+    """log(1 + sum_k e^eta_k), from the linear predictors (row,) of each level but the first."""
+    top = lax.stop_gradient(reduce(jnp.maximum, columns, jnp.zeros_like(columns[0])))
+    return top + jnp.log(sum((jnp.exp(column - top) for column in columns), jnp.exp(-top)))
+
+
+def _with_reference(eta: np.ndarray) -> np.ndarray:
+    """Linear predictors (..., equation) of all levels (..., level): 0 for the first."""
+    return np.concatenate([np.zeros_like(eta[..., :1]), eta], axis=-1)

@@ -47,6 +47,12 @@ class Moments:
         self.high = np.maximum(self.high, values.max(axis=0))
         self.count = total
 
+    def keep(self, columns: np.ndarray) -> Moments:
+        """The same of the columns that are True in a mask (column,)."""
+        if self.mean.ndim == 0:
+            return self
+        return Moments(self.count, *(a[columns] for a in (self.mean, self.squares, self.low, self.high)))
+
     @property
     def sd(self) -> np.ndarray:
         """Standard deviation (ddof 1)."""
@@ -67,9 +73,13 @@ class ResponseSummary:
     negative: int = 0
     zero: int = 0
     above_trials: int = 0
+    censored: int = 0
     trials: float = 0.0
     exposure: float = 0.0
     """Sum of exp(offset); the number of rows if there is no offset."""
+    with_logs: bool = False
+    logs: Moments = field(default_factory=Moments)
+    """Moments of log y less the offset, over positive values, if asked for."""
 
     def add(self, response: np.ndarray, trials: np.ndarray | None, offset: np.ndarray | None) -> None:
         """Add rows; trials and offset have one entry for each."""
@@ -83,6 +93,9 @@ class ResponseSummary:
         if trials is not None:
             self.above_trials += int((response > trials).sum())
             self.trials += float(trials.sum())
+        if self.with_logs:
+            positive = response > 0
+            self.logs.add(np.log(response[positive]) - (0.0 if offset is None else offset[positive]))
         self.exposure += float(np.exp(offset).sum()) if offset is not None else len(response)
         self._count(response)
 
@@ -102,6 +115,11 @@ class ResponseSummary:
     @property
     def sd(self) -> float:
         return float(self.moments.sd)
+
+    @property
+    def log_rate(self) -> float:
+        """Logarithm of the mean response per unit of exposure."""
+        return float(np.log(self.mean * self.moments.count / self.exposure))
 
     def refuse_constant(self) -> None:
         if self.moments.low == self.moments.high:
@@ -139,12 +157,21 @@ class Family(ABC):
     """Whether the sd of effects of groups can be learned if every group has one row."""
     takes_trials: ClassVar[bool] = False
     takes_exposure: ClassVar[bool] = False
+    takes_censoring: ClassVar[bool] = False
+    """Whether the response may be censored; then rows hold it with a second column, 1 for an observed event."""
     takes_levels: ClassVar[bool] = False
-    """Whether the response is one of a few ordered levels."""
+    """Whether the response is one of a few levels."""
+    levels_are_ordered: ClassVar[bool] = False
+    takes_counts: ClassVar[bool] = False
+    """Whether the response is several columns, the counts of each level."""
     location: ClassVar[str] = "Intercept"
     """The parameter that moves the linear predictor of all rows."""
     location_is_auxiliary: ClassVar[bool] = False
     """Whether the location is a parameter of the family, always there, and not a term of the linear predictor."""
+    summarises_logs: ClassVar[bool] = False
+    """Whether default priors are those of the response's logarithm, whose moments must be known."""
+    several_predictors: ClassVar[bool] = False
+    """Whether there are several linear predictors, named by `equations`; then it takes no offset and no group terms."""
     mean_is_probability: ClassVar[bool] = False
     """Whether the expected response is a probability, or one for each level."""
 
@@ -152,6 +179,11 @@ class Family(ABC):
     def auxiliaries(self) -> Mapping[str, Any]:
         """Name -> support of the parameters besides the coefficients and the location."""
         return {}
+
+    @property
+    def equations(self) -> tuple[str, ...]:
+        """Names of the linear predictors if there are several: eta is then (row, equation)."""
+        return ()
 
     @property
     def exp_of_link(self) -> str | None:
@@ -164,7 +196,10 @@ class Family(ABC):
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
-        """Log-likelihood of each row, (row,), up to a term without parameters; `response` comes from `encode`."""
+        """Log-likelihood of each row, (row,), up to a term without parameters; `response` comes from `encode`.
+
+        eta is (row,), or (row, equation).
+        """
 
     def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
         """The term without parameters that `log_likelihood` leaves out of the log density of each row, (row,)."""
@@ -228,14 +263,15 @@ class Family(ABC):
     def refuse(self, response: ResponseSummary) -> None:
         """Raise an error that says why a response cannot be of this family."""
 
-    def extremes(
-        self, response: np.ndarray, trials: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Which rows have the lowest and the highest response, if a predictor that separates them has no estimate."""
+    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, ...] | None:
+        """Parts of the rows, such as those with the lowest and the highest response, that no predictor may separate.
+
+        If one does, its coefficient has no estimate.
+        """
         return None
 
-    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
-        """Which predictors separate the rows of `extremes`, (column,), given their moments in these rows."""
+    def separates(self, parts: Sequence[Moments], num_rows: int) -> np.ndarray:
+        """Which predictors separate the parts of `extremes`, (column,), given their moments in each part."""
         raise NotImplementedError(
             f"Family {self.name!r} has extremes, so it must say which predictors separate them."
         )
@@ -258,13 +294,20 @@ class Family(ABC):
 
     @abstractmethod
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        """Expected response, (draw, row); eta is (draw, row) and auxiliary parameters are (draw, 1)."""
+        """Expected response, (draw, row), or (draw, row, level); eta is (draw, row) or (draw, row, equation).
+
+        Auxiliary parameters are (draw, 1).
+        """
 
     @abstractmethod
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
     ) -> np.ndarray:
         """Responses drawn from their distribution, (draw, row)."""
+
+    def share(self, number: int) -> Statistic:
+        """The share of a level, by its number."""
+        raise NotImplementedError(f"The response of family {self.name!r} has no levels.")
 
     @property
     def statistics(self) -> dict[str, Statistic]:

@@ -1,8 +1,7 @@
-"""Numbers: normal, Student's t and gamma responses, and counts (Poisson, negative binomial)."""
+"""Numbers of either sign: normal and Student's t responses."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -10,20 +9,11 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
 
-from shardmc.errors import DataError, OptionError
-from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
-from shardmc.formulas.families.special import (
-    bounded_exp,
-    log_gamma_half_step,
-    stirling_remainder,
-    stirling_remainder_by_steps,
-    stirling_slope_by_steps,
-)
+from shardmc.errors import OptionError
+from shardmc.formulas.families.family import Auxiliary, Family, ResponseSummary
+from shardmc.formulas.families.special import HALF_LOG_2_PI, log_gamma_half_step
 from shardmc.formulas.priors import Prior, rounded
-
-_HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class _LocationScale(Family):
@@ -44,7 +34,7 @@ class _LocationScale(Family):
         return 2.5 * response.sd
 
     def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
-        return np.full(len(response), -_HALF_LOG_2_PI)
+        return np.full(len(response), -HALF_LOG_2_PI)
 
     def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
         return eta
@@ -112,208 +102,3 @@ class StudentT(_LocationScale):
     ) -> np.ndarray:
         nu = auxiliary["nu"] if self.df is None else self.df
         return eta + auxiliary["sigma"] * rng.standard_t(np.broadcast_to(nu, eta.shape))
-
-
-@final
-@dataclass(frozen=True)
-class Gamma(Family):
-    """y has mean mu = exp(eta) and variance mu^2 / shape.
-
-    Log-likelihood shape log shape - log Gamma(shape) + shape (d - e^d) with d = log y - eta. Rows hold log y.
-    """
-
-    name = "gamma"
-    takes_exposure = True
-
-    @property
-    def auxiliaries(self) -> Mapping[str, Any]:
-        return {"shape": "positive"}
-
-    @property
-    def exp_of_link(self) -> str:
-        return "ratio"
-
-    def encode(self, response: np.ndarray) -> np.ndarray:
-        return np.log(response)
-
-    def log_likelihood(
-        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
-    ) -> jax.Array:
-        shape = auxiliary["shape"]
-        departure = response - eta
-        spread = 0.5 * jnp.log(shape) - stirling_remainder(shape)
-        return shape * (departure - jnp.expm1(departure)) + spread
-
-    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
-        return -response - _HALF_LOG_2_PI
-
-    def refuse(self, response: ResponseSummary) -> None:
-        bad = response.negative + response.zero
-        if bad:
-            raise DataError(
-                f"The response {response.name!r} of family 'gamma' must be positive, but {bad} of "
-                f"{response.moments.count} values are zero or negative; drop those rows, or model them separately."
-            )
-        response.refuse_constant()
-
-    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
-        rate = float(np.log(response.mean * response.moments.count / response.exposure))
-        return {"Intercept": Prior("normal", (rounded(rate), 2.5)), "shape": Prior("exponential", (1.0,))}
-
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        return bounded_exp(eta)
-
-    def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
-    ) -> np.ndarray:
-        shape = np.broadcast_to(auxiliary["shape"], eta.shape)
-        return rng.gamma(shape, bounded_exp(eta) / shape)
-
-
-_FARTHEST = 80.0  # exp of more overflows float32
-
-
-def _departure(eta: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(scale s, d) with exp(eta) = s e^d: s is the count, or 1 for a count of 0, so that d is small for a good fit.
-
-    Without the size of the count, float32 has to hold only the departure from a perfect fit, however large the counts.
-    """
-    scale = jnp.maximum(count, 1.0)
-    return scale, eta - jnp.log(scale)
-
-
-class _Counts(Family):
-    """What families of counts share."""
-
-    takes_exposure = True
-
-    @property
-    def exp_of_link(self) -> str:
-        return "ratio"
-
-    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
-        """Relative to a perfect fit, as `_departure` is: y log y - y - log y!."""
-        return special.xlogy(response, response) - response - special.gammaln(response + 1)
-
-    def refuse(self, response: ResponseSummary) -> None:
-        response.refuse_fractions(
-            self.name, "for amounts take family 'gamma' or 'gaussian', for rates give the exposure"
-        )
-        if response.mean == 0:
-            raise DataError(f"The response {response.name!r} is 0 in every row: there is nothing to explain.")
-
-    def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        return response == 0, response != 0
-
-    def separates(self, lowest: Moments, highest: Moments, num_rows: int) -> np.ndarray:
-        # Counts have no highest value: a predictor separates if it is constant, at an end of its range, where they
-        # are positive.
-        at_end = (highest.low == lowest.low) | (highest.high == lowest.high)
-        return (highest.low == highest.high) & at_end
-
-    @property
-    def statistics(self) -> dict[str, Statistic]:
-        return super().statistics | {"share of zeros": share_of(0)}
-
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        return bounded_exp(eta)
-
-
-def _log_rate(response: ResponseSummary) -> float:
-    return float(np.log(response.mean * response.moments.count / response.exposure))
-
-
-@final
-@dataclass(frozen=True)
-class Poisson(_Counts):
-    """y ~ Poisson(exp(eta)): log-likelihood y eta - exp(eta)."""
-
-    name = "poisson"
-
-    def log_likelihood(
-        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
-    ) -> jax.Array:
-        scale, departure = _departure(eta, response)
-        return response * departure - scale * jnp.expm1(departure)
-
-    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
-        # A count of 0 has the scale 1, whose term is not part of the density.
-        return super().log_base(response, trials) - (response == 0)
-
-    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
-        return {"Intercept": Prior("normal", (rounded(_log_rate(response)), 2.5))}
-
-    def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
-    ) -> np.ndarray:
-        return _poisson(rng, bounded_exp(eta))
-
-
-@jax.custom_jvp
-def _negative_binomial(eta: jax.Array, count: jax.Array, shape: jax.Array) -> jax.Array:
-    """Log-likelihood of counts, up to a term of the count alone.
-
-    With s the count, d = eta - log s and w = s / (shape + s), log(shape + mu) is log(shape + s) + log1p(w (e^d - 1)).
-    Then y d - (y + shape) times that logarithm becomes two terms without cancellation. What depends on count and shape
-    alone is Stirling's remainder and a logarithm, both small however large the counts.
-    """
-    scale, departure = _departure(eta, count)
-    excess = jnp.log1p(scale / (shape + scale) * jnp.expm1(departure))
-    lack = jnp.log1p(shape / (shape + scale) * jnp.expm1(jnp.minimum(-departure, _FARTHEST)))
-    spread = stirling_remainder_by_steps(count + shape) - stirling_remainder_by_steps(shape)
-    is_zero = 1 - jnp.minimum(count, 1.0)
-    rest = 0.5 * jnp.log1p(count / shape) + is_zero * (shape * jnp.log1p(1 / shape))
-    return spread - rest - shape * excess - count * lack
-
-
-@_negative_binomial.defjvp
-def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # Written out, because the derivative that JAX derives from the above is far slower.
-    eta, count, shape = primals
-    mean = jnp.exp(eta)
-    ratio = (count + shape) / (mean + shape)
-    digammas = 0.5 / shape - 0.5 / (count + shape)
-    digammas = digammas + stirling_slope_by_steps(count + shape) - stirling_slope_by_steps(shape)
-    by_shape = jnp.log1p(count / shape) - jnp.log1p(mean / shape) + digammas + 1 - ratio
-    tangent = shape * (ratio - 1) * tangents[0] + by_shape * tangents[2]
-    return _negative_binomial(eta, count, shape), tangent
-
-
-@final
-@dataclass(frozen=True)
-class NegativeBinomial(_Counts):
-    r"""y has mean mu = exp(eta) and variance mu + mu^2 / shape.
-
-    Log-likelihood log Gamma(y + shape) - log Gamma(shape) + y log mu - (y + shape) log(shape + mu) + shape log shape.
-    """
-
-    name = "negative_binomial"
-
-    @property
-    def auxiliaries(self) -> Mapping[str, Any]:
-        return {"shape": "positive"}
-
-    def log_likelihood(
-        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
-    ) -> jax.Array:
-        return _negative_binomial(eta, response, auxiliary["shape"])
-
-    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
-        return {
-            "Intercept": Prior("normal", (rounded(_log_rate(response)), 2.5)),
-            "shape": Prior("exponential", (1.0,)),
-        }
-
-    def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
-    ) -> np.ndarray:
-        shape = np.broadcast_to(auxiliary["shape"], eta.shape)
-        return _poisson(rng, rng.gamma(shape, bounded_exp(eta) / shape))
-
-
-def _poisson(rng: np.random.Generator, rate: np.ndarray) -> np.ndarray:
-    """Poisson draws; normal ones where the rate is too large for NumPy."""
-    small = np.minimum(rate, 1e15)
-    return np.where(
-        rate > 1e15, np.round(rng.normal(rate, np.sqrt(rate))), rng.poisson(small).astype(np.float64)
-    )

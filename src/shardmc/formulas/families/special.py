@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
+FARTHEST = 80.0
+"""exp of more overflows float32."""
 _SERIES_FROM = 4.0  # from here on the asymptotic series is exact to about 1e-8
 
 

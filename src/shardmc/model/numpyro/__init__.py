@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -11,14 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.errors import ModelError
+from shardmc.errors import ModelError, unknown
 from shardmc.model.model import Model, Recipe
 from shardmc.model.numpyro.sites import Sites, deterministic_values, discover, log_densities
 from shardmc.model.user_functions import missing, structure_key, sum_to_rows, take, two_samples
 from shardmc.types import Rows
 
 
-def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> NumPyroModel:
+def from_numpyro(
+    model: Callable[..., Any],
+    *args: Any,
+    dims: Mapping[str, Sequence[str] | str] | None = None,
+    coords: Mapping[str, Sequence[Any]] | None = None,
+    **kwargs: Any,
+) -> NumPyroModel:
     """Use a NumPyro model function, unchanged, as a model for shardmc.
 
     Latent sites become the parameters. Observed sites and factors with one value per row become the log-likelihood.
@@ -32,7 +38,10 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> NumPyr
         the first positional arguments, an array as the first argument.
     *args, **kwargs
         Further arguments, such as the number of groups or the scale of a prior. Positional ones fill the arguments
-        that the rows do not.
+        that the rows do not. (Arguments of the model called `dims` or `coords`: functools.partial.)
+    dims, coords
+        Name of a site -> names of its axes, and name of an axis -> labels along it, as in ArviZ. Axes under a
+        numpyro.plate have its name already. `posterior.tree` has them.
 
     Examples
     --------
@@ -48,15 +57,26 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> NumPyr
     """
     if not callable(model):
         raise ModelError(f"from_numpyro takes a NumPyro model function; {type(model).__name__} was given.")
-    return NumPyroModel(_Function(model, args, kwargs))
+    function = _Function(model, args, kwargs)
+    names = function.argument_names()
+    for name in kwargs:
+        if names is not None and name not in names:
+            raise ModelError(str(unknown("argument of the NumPyro model given to from_numpyro", name, names)))
+    return NumPyroModel(function, dims, coords)
 
 
 @final
 class NumPyroModel(Recipe):
     """A NumPyro model function that becomes a Model once it sees rows; made by `from_numpyro`."""
 
-    def __init__(self, function: _Function) -> None:
+    def __init__(
+        self,
+        function: _Function,
+        dims: Mapping[str, Sequence[str] | str] | None = None,
+        coords: Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
         self._function = function
+        self._dims, self._coords = dict(dims or {}), coords
         self._bound: dict[Hashable, Model] = {}
 
     def bind(self, rows: Rows) -> Model:
@@ -81,6 +101,8 @@ class NumPyroModel(Recipe):
             functions.log_prior,
             sites.parameters,
             derived=functions.derived if sites.derived else None,
+            dims=sites.dims | self._dims,
+            coords=self._coords,
         )
 
 
@@ -105,7 +127,7 @@ class _Function:
         """The columns of a dict that the function has an argument for; other rows unchanged."""
         if not isinstance(rows, Mapping):
             return rows
-        names = self._names()
+        names = self.argument_names()
         wanted = [name for name in rows if (names is None or name in names) and name not in self.kwargs]
         selected = {name: rows[name] for name in wanted}
         self._refuse_missing(selected, list(rows))
@@ -141,7 +163,7 @@ class _Function:
         parameters = inspect.signature(self.function).parameters.values()
         return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
-    def _names(self) -> set[str] | None:
+    def argument_names(self) -> set[str] | None:
         """Names of its arguments; None if it takes any (**kwargs)."""
         parameters = inspect.signature(self.function).parameters.values()
         if any(p.kind is p.VAR_KEYWORD for p in parameters):

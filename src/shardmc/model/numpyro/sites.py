@@ -14,6 +14,7 @@ import numpy as np
 from shardmc.errors import ModelError
 from shardmc.model.parameter import Parameter
 from shardmc.model.user_functions import TwoSamples, calling, num_rows, row_axis
+from shardmc.model.variables import partly_named
 from shardmc.types import Rows
 
 Run = Callable[[Any], Any]
@@ -37,6 +38,8 @@ class Sites:
     prior: tuple[str, ...]
     """Latent sites, and the observed sites and factors that do not depend on the rows."""
     derived: tuple[str, ...]
+    dims: dict[str, tuple[str, ...]]
+    """Parameters and derived quantities under plates, or with event_dims -> names of their axes."""
 
 
 def log_densities(run: Run, params: Mapping[str, Any], rows: Rows, names: Any) -> dict[str, jax.Array]:
@@ -95,9 +98,9 @@ def discover(run: Run, samples: TwoSamples, hint: str) -> Sites:
     if not parameters:
         raise ModelError("The NumPyro model has no latent site, so there is nothing to infer.")
     prior = (*first.latent, *(name for name in first.observed if name not in row_axes))
-    return Sites(
-        parameters, row_axes, prior, tuple(name for name in first.deterministic if values.constant[name])
-    )
+    derived = tuple(name for name in first.deterministic if values.constant[name])
+    dims = {name: first.dims[name] for name in (*parameters, *derived) if name in first.dims}
+    return Sites(parameters, row_axes, prior, derived, dims)
 
 
 @dataclass
@@ -123,6 +126,7 @@ class _Structure:
     deterministic: dict[str, tuple[int, ...]] = field(default_factory=dict)
     plates: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     optimised: list[str] = field(default_factory=list)  # sites of numpyro.param
+    dims: dict[str, tuple[str, ...]] = field(default_factory=dict)  # names of the axes of sites
 
 
 def _structure(run: Run, rows: Rows) -> _Structure:
@@ -133,6 +137,9 @@ def _structure(run: Run, rows: Rows) -> _Structure:
 
     def record(rows: Rows) -> None:
         for name, site in _trace(run, rows).items():
+            dims = _dims(site) if site["type"] in ("sample", "deterministic") else []
+            if any(dims):
+                structure.dims[name] = partly_named(name, dims)
             match site["type"]:
                 case "sample":
                     group = structure.observed if site["is_observed"] else structure.latent
@@ -155,6 +162,21 @@ def _structure(run: Run, rows: Rows) -> _Structure:
     with calling("The NumPyro model"):
         jax.eval_shape(record, rows)
     return structure
+
+
+def _dims(site: dict[str, Any]) -> list[str | None]:
+    """Names of the axes of a site's value: those of its plates, and `infer={"event_dims": [...]}` as in ArviZ."""
+    num_axes = len(jnp.shape(site["value"]))
+    dims: list[str | None] = [None] * num_axes
+    event = (site.get("infer") or {}).get("event_dims", ())
+    num_event = len(site["fn"].event_shape) if site["type"] == "sample" else len(event)
+    for frame in site.get("cond_indep_stack") or ():
+        axis = num_axes - num_event + frame.dim
+        if 0 <= axis < num_axes:
+            dims[axis] = frame.name
+    for k, name in enumerate(event[:num_event]):
+        dims[num_axes - num_event + k] = name
+    return dims
 
 
 def _trace(run: Run, rows: Rows, unconstrained: Mapping[str, Any] | None = None) -> dict[str, Any]:

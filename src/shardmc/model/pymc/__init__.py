@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from shardmc.model.pymc.graph import Parts
 
 
-def from_pymc(model: Any, rows: Sequence[str]) -> PyMCModel:
+def from_pymc(model: Any, rows: Sequence[str] = ()) -> PyMCModel:
     """Use a PyMC model, unchanged, as a model for shardmc.
 
     Free variables become the parameters, with PyMC's own transforms. Observed variables and potentials that depend on
     the rows become the log-likelihood. Everything else that has a density becomes the prior. Deterministics that do
-    not depend on the rows are reported with the parameters; the others are left out.
+    not depend on the rows are reported with the parameters; the others are left out. The model's dims and coords are
+    those of `posterior.tree`.
 
     Parameters
     ----------
@@ -67,6 +68,22 @@ def from_pymc(model: Any, rows: Sequence[str]) -> PyMCModel:
     return PyMCModel(take_apart(model, [rows] if isinstance(rows, str) else list(rows)))
 
 
+def is_pymc_model(given: object) -> bool:
+    """Whether something is a pymc.Model; PyMC is not imported for that."""
+    return any(kind.__module__.startswith("pymc.") for kind in type(given).__mro__) and hasattr(
+        given, "free_RVs"
+    )
+
+
+def call_to_write(model: Any) -> str:
+    """The call of `from_pymc` for a PyMC model: its rows are the longest of its pm.Data."""
+    known = {data.name: data.get_value() for data in model.data_vars if hasattr(data, "get_value")}
+    lengths = {name: len(values) for name, values in known.items() if np.ndim(values)}
+    rows = [name for name, length in lengths.items() if length == max(lengths.values())]
+    listed = ", ".join(f'"{name}"' for name in rows or ["x", "y"])
+    return f"shardmc.from_pymc(model, rows=[{listed}])"
+
+
 @final
 class PyMCModel(Recipe):
     """A PyMC model that becomes a Model once it sees rows; made by `from_pymc`."""
@@ -97,13 +114,15 @@ class PyMCModel(Recipe):
     def _model(self, samples: TwoSamples) -> Model:
         parts = self._parts
         functions = _Functions(parts, self._columns, self._row_axes(samples))
-        return Model(
+        model = Model(
             functions.log_likelihood,
             functions.log_prior,
             parts.parameters,
             derived=functions.derived if parts.derived else None,
             initial=parts.initial,
         )
+        model.variables = parts.variables
+        return model
 
     def _row_axes(self, samples: TwoSamples) -> tuple[int, ...]:
         """For each term that depends on the rows, the axis of its log density that stands for the rows."""

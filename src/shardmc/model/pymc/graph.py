@@ -19,6 +19,8 @@ from shardmc.model.pymc.translate import (
     similar_constraint,
 )
 from shardmc.model.user_functions import calling
+from shardmc.model.variables import Variable as NamedVariable
+from shardmc.model.variables import as_labels, partly_named
 
 MARGINALISE = "Marginalise it (labels of a mixture: pm.Mixture), or write a Gibbs sampler"
 
@@ -37,6 +39,8 @@ class Parts:
     deterministics: Translated  # parameters -> the derived quantities
     columns: dict[str, np.ndarray]
     """The rows that the model holds itself: name of a pm.Data -> its value."""
+    variables: tuple[NamedVariable, ...]
+    """Parameters and derived quantities with PyMC's dims and coords."""
 
 
 def take_apart(model: Any, names: Sequence[str]) -> Parts:
@@ -55,6 +59,7 @@ def take_apart(model: Any, names: Sequence[str]) -> Parts:
             f"No observed variable of the PyMC model depends on {_listed(names)}: name in rows= the pm.Data that hold "
             "one value per row."
         )
+    _refuse_forgotten(model, names, columns, of_rows.values())
     others = [graph for what, graph in graphs.terms.items() if what not in of_rows]
     constant = {name: graph for name, graph in graphs.derived.items() if not _depends(graph, data)}
     # A prior may read the number of columns from the rows; two rows are enough for that.
@@ -68,7 +73,19 @@ def take_apart(model: Any, names: Sequence[str]) -> Parts:
         derived=tuple(constant),
         deterministics=Translated(graphs.values, list(constant.values())),
         columns=columns,
+        variables=_with_dims(model, [*parameters, *constant]),
     )
+
+
+def _with_dims(model: Any, names: Iterable[str]) -> tuple[NamedVariable, ...]:
+    """Those of the named variables whose axes have names in the model."""
+    found = []
+    for name in names:
+        if name in model.named_vars_to_dims:
+            dims = partly_named(name, model.named_vars_to_dims[name])
+            coords = {dim: as_labels(model.coords[dim]) for dim in dims if model.coords.get(dim) is not None}
+            found.append(NamedVariable(name, dims, coords))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -104,13 +121,18 @@ def _graphs(model: Any) -> _Graphs:
 def _columns(model: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
     """The values of the pm.Data that are rows."""
     known = {data.name: data for data in model.data_vars if hasattr(data, "get_value")}
+    if not known:
+        raise ModelError(
+            "from_pymc needs the columns of the rows, observations included, as pm.Data, and this PyMC model has none: "
+            'write pm.Data("y", y) in the model where it uses y.'
+        )
     if not names:
         raise ModelError(
-            f"rows= must name the pm.Data that hold one value per row. There are: {_listed(known)}."
+            f"rows= of from_pymc must name the pm.Data that hold one value per row. There are: {_listed(known)}."
         )
     for name in names:
         if name not in known:
-            raise ModelError(str(unknown("pm.Data", name, known)))
+            raise ModelError(str(unknown("pm.Data in rows= of from_pymc", name, known)))
     columns = {name: np.asarray(known[name].get_value()) for name in names}
     for name, values in columns.items():
         if values.ndim == 0:
@@ -194,7 +216,21 @@ def _refuse_fixed_observations(model: Any, data: Sequence[Variable]) -> None:
             own = f"pm.Data {observed.name!r}" if observed in model.data_vars else "an array of its own"
             raise ModelError(
                 f"Observed variable {rv.name!r} depends on the rows, but its observations are {own}: make them a "
-                "pm.Data that is named in rows=."
+                "pm.Data that is named in rows= of from_pymc."
+            )
+
+
+def _refuse_forgotten(model: Any, names: Sequence[str], columns: dict[str, np.ndarray], terms: Any) -> None:
+    """Refuse other pm.Data that the likelihood reads and that have one value per row too."""
+    length = len(next(iter(columns.values())))
+    for data in model.data_vars:
+        if data.name in names or not hasattr(data, "get_value") or not np.ndim(data.get_value()):
+            continue
+        if length > 1 and len(data.get_value()) == length and any(_depends(term, [data]) for term in terms):
+            every = ", ".join(repr(name) for name in (*names, data.name))
+            raise ModelError(
+                f"rows= of from_pymc leaves out {data.name!r}, which has {length} values, as many as there are rows: "
+                f"write rows=[{every}]."
             )
 
 

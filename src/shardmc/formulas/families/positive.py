@@ -1,0 +1,160 @@
+"""Positive numbers: gamma, lognormal and inverse Gaussian responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardmc.errors import DataError
+from shardmc.formulas.families.family import Auxiliary, Family, ResponseSummary
+from shardmc.formulas.families.special import HALF_LOG_2_PI, bounded_exp, stirling_remainder
+from shardmc.formulas.priors import Prior, rounded
+
+
+class Positive(Family):
+    """What families of positive numbers share: eta is a logarithm, and rows hold log y."""
+
+    takes_exposure = True
+
+    @property
+    def exp_of_link(self) -> str:
+        return "ratio"
+
+    def encode(self, response: np.ndarray) -> np.ndarray:
+        return np.log(response)
+
+    def refuse(self, response: ResponseSummary) -> None:
+        bad = response.negative + response.zero
+        if bad:
+            raise DataError(
+                f"The response {response.name!r} of family {self.name!r} must be positive, but {bad} of "
+                f"{response.moments.count} values are zero or negative; drop those rows, or model them separately."
+            )
+        response.refuse_constant()
+
+    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+        return bounded_exp(eta)
+
+
+@final
+@dataclass(frozen=True)
+class Gamma(Positive):
+    """y has mean mu = exp(eta) and variance mu^2 / shape.
+
+    Log-likelihood shape log shape - log Gamma(shape) + shape (d - e^d) with d = log y - eta.
+    """
+
+    name = "gamma"
+
+    @property
+    def auxiliaries(self) -> Mapping[str, Any]:
+        return {"shape": "positive"}
+
+    def log_likelihood(
+        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
+    ) -> jax.Array:
+        shape = auxiliary["shape"]
+        departure = response - eta
+        spread = 0.5 * jnp.log(shape) - stirling_remainder(shape)
+        return shape * (departure - jnp.expm1(departure)) + spread
+
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        return -response - HALF_LOG_2_PI
+
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        return {
+            "Intercept": Prior("normal", (rounded(response.log_rate), 2.5)),
+            "shape": Prior("exponential", (1.0,)),
+        }
+
+    def simulate(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+    ) -> np.ndarray:
+        shape = np.broadcast_to(auxiliary["shape"], eta.shape)
+        return rng.gamma(shape, bounded_exp(eta) / shape)
+
+
+@final
+@dataclass(frozen=True)
+class Lognormal(Positive):
+    """log y ~ Normal(eta, sigma), so that y has median exp(eta) and mean exp(eta + sigma^2 / 2)."""
+
+    name = "lognormal"
+    integrates_exactly = True
+    learns_from_one_row = False
+    summarises_logs = True
+
+    @property
+    def auxiliaries(self) -> Mapping[str, Any]:
+        return {"sigma": "positive"}
+
+    def log_likelihood(
+        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
+    ) -> jax.Array:
+        sigma = auxiliary["sigma"]
+        return -0.5 * ((response - eta) / sigma) ** 2 - jnp.log(sigma)
+
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        return -response - HALF_LOG_2_PI
+
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        middle, sd = float(response.logs.mean), float(response.logs.sd)
+        return {
+            "Intercept": Prior("normal", (rounded(middle), rounded(2.5 * sd))),
+            "sigma": Prior("exponential", (rounded(1 / sd),)),
+        }
+
+    def coefficient_scale(self, response: ResponseSummary) -> float:
+        return 2.5 * float(response.logs.sd)
+
+    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+        return bounded_exp(eta + 0.5 * auxiliary["sigma"] ** 2)
+
+    def simulate(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+    ) -> np.ndarray:
+        return bounded_exp(rng.normal(eta, auxiliary["sigma"]))
+
+
+@final
+@dataclass(frozen=True)
+class InverseGaussian(Positive):
+    """y has mean mu = exp(eta) and variance mu^3 / shape.
+
+    Log-likelihood log(shape) / 2 - shape (y - mu)^2 / (2 mu^2 y), where the fraction is 2 e^-eta sinh(d / 2)^2 with
+    d = log y - eta.
+    """
+
+    name = "inverse_gaussian"
+
+    @property
+    def auxiliaries(self) -> Mapping[str, Any]:
+        return {"shape": "positive"}
+
+    def log_likelihood(
+        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
+    ) -> jax.Array:
+        shape = auxiliary["shape"]
+        return 0.5 * jnp.log(shape) - 2 * shape * jnp.exp(-eta) * jnp.sinh(0.5 * (response - eta)) ** 2
+
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        return -1.5 * response - HALF_LOG_2_PI
+
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        return {
+            "Intercept": Prior("normal", (rounded(response.log_rate), 2.5)),
+            "shape": Prior("gamma", (0.01, 0.01)),
+        }
+
+    def start(self, response: ResponseSummary) -> dict[str, Any]:
+        return {"shape": response.mean**3 / response.sd**2}
+
+    def simulate(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+    ) -> np.ndarray:
+        return rng.wald(bounded_exp(eta), np.broadcast_to(auxiliary["shape"], eta.shape))

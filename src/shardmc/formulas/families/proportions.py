@@ -1,0 +1,103 @@
+"""Proportions between 0 and 1: beta responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+from shardmc.errors import DataError
+from shardmc.formulas.families.family import Auxiliary, Family, ResponseSummary
+from shardmc.formulas.families.special import HALF_LOG_2_PI, softplus, stirling_remainder_by_steps
+from shardmc.formulas.priors import Prior, rounded
+
+_SMALLEST = 1e-12  # a parameter of the beta distribution below this has gradients that overflow
+
+
+def _lack(departure: jax.Array, share: jax.Array, rest: jax.Array) -> jax.Array:
+    """m d - log(1 + m (e^d - 1)), not positive, with m the share and 1 - m the rest.
+
+    It is the same for (1 - m, -d). Near 0 it takes the smaller of the two, so that nothing cancels; else the side where
+    d is negative, so that nothing overflows.
+    """
+    small = share < rest
+    part = jnp.where(small, share, rest)
+    step = jnp.clip(jnp.where(small, departure, -departure), -1.0, 1.0)
+    near = part * step - jnp.log1p(part * jnp.expm1(step))
+    above = departure > 0
+    down = jnp.where(above, -departure, departure)
+    weight, other = jnp.where(above, rest, share), jnp.where(above, share, rest)
+    far = weight * down - jnp.log(other + weight * jnp.exp(down))
+    return jnp.where(jnp.abs(departure) < 1, near, far)
+
+
+@final
+@dataclass(frozen=True)
+class Beta(Family):
+    """y has mean mu, with logit(mu) = eta, and variance mu (1 - mu) / (1 + kappa); kappa is the precision.
+
+    The parameters of the beta distribution are a = mu kappa and b = (1 - mu) kappa. Rows hold l = logit(y). With
+    d = l - eta and Stirling's remainder S, the log-likelihood is kappa (mu d - log(1 + mu (e^d - 1)))
+    + log(kappa mu (1 - mu)) / 2 + S(kappa) - S(a) - S(b): nothing large cancels, however precise the responses.
+    """
+
+    name = "beta"
+    mean_is_probability = True
+
+    @property
+    def auxiliaries(self) -> Mapping[str, Any]:
+        return {"kappa": "positive"}
+
+    @property
+    def exp_of_link(self) -> str:
+        return "odds_ratio"
+
+    def encode(self, response: np.ndarray) -> np.ndarray:
+        return special.logit(response)
+
+    def log_likelihood(
+        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
+    ) -> jax.Array:
+        kappa = auxiliary["kappa"]
+        share, rest = jax.nn.sigmoid(eta), jax.nn.sigmoid(-eta)
+        lack = _lack(response - eta, share, rest)
+        a, b = jnp.maximum(share * kappa, _SMALLEST), jnp.maximum(rest * kappa, _SMALLEST)
+        spread = sum(stirling_remainder_by_steps(z) for z in (a, b)) - stirling_remainder_by_steps(kappa)
+        return kappa * lack + 0.5 * (jnp.log(kappa) - softplus(eta) - softplus(-eta)) - spread
+
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        return np.logaddexp(0, response) + np.logaddexp(0, -response) - HALF_LOG_2_PI
+
+    def refuse(self, response: ResponseSummary) -> None:
+        low, high = float(response.moments.low), float(response.moments.high)
+        if low <= 0 or high >= 1:
+            percent = "; divide percentages by 100" if 1 < high <= 100 and low >= 0 else ""
+            raise DataError(
+                f"The response {response.name!r} of family 'beta' must lie between 0 and 1, without the ends, but its "
+                f"values go from {low:g} to {high:g}{percent}; drop rows with 0 or 1, or model them separately."
+            )
+        response.refuse_constant()
+
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        return {
+            "Intercept": Prior("normal", (rounded(float(special.logit(response.mean))), 2.5)),
+            "kappa": Prior("gamma", (0.01, 0.01)),
+        }
+
+    def start(self, response: ResponseSummary) -> dict[str, Any]:
+        return {"kappa": response.mean * (1 - response.mean) / response.sd**2}
+
+    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+        return special.expit(eta)
+
+    def simulate(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+    ) -> np.ndarray:
+        mean, kappa = special.expit(eta), auxiliary["kappa"]
+        smallest = np.finfo(float).tiny
+        return rng.beta(np.maximum(mean * kappa, smallest), np.maximum((1 - mean) * kappa, smallest))

@@ -1,0 +1,190 @@
+"""Leave-one-group-out cross-validation of a formula's posterior: how well it predicts the rows of a new group.
+
+The effects of the group that is left out are integrated over their distribution, as in the fit. So groups are
+independent given the parameters, and PSIS-LOO holds for groups as it does for rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from shardmc.combiners import Recenter
+from shardmc.data import Partition, Source, as_source
+from shardmc.data.grouped import GroupedBlocks, GroupedSource, cells_of
+from shardmc.engine import Local
+from shardmc.errors import DataError, OptionError
+from shardmc.formulas.chunk import refuse_unknown
+from shardmc.formulas.design import UNIT, Design, build_model
+from shardmc.formulas.groups import Factor, find_levels
+from shardmc.model import Model
+from shardmc.model.precision import double_precision
+from shardmc.pipeline.grouping import recentered
+from shardmc.pipeline.stage import Job
+from shardmc.posterior import Posterior
+from shardmc.posterior.elpd import Loo
+from shardmc.posterior.loo import chosen_rows, importance, refuse_other_model, relative_efficiency, thinned
+from shardmc.posterior.prediction import AT_ONCE
+from shardmc.sample import Auto
+from shardmc.types import Data
+
+_NODES = 4  # the place in the ladder of quadrature rules: 13 nodes for one effect
+_AT_ONCE = 1 << 18  # rows of a shard, where all groups are evaluated once
+
+
+def loo_of_groups(
+    posterior: Posterior,
+    design: Design,
+    data: Data,
+    by: str | None,
+    *,
+    weights: Any,
+    sample: int,
+    draws: int,
+    seed: int,
+) -> Loo:
+    """PSIS-LOO of whole groups, with importance sampling for `sample` of them."""
+    if sample < 2 or draws < 2:
+        raise OptionError(f"sample and draws must be 2 or more; {sample!r} and {draws!r} were given.")
+    if weights is not None or posterior.plan.weighted:
+        raise OptionError("loo leaves out whole groups only for a posterior that was fitted without weights.")
+    left_out = _left_out(design, by)
+    source = as_source(data)
+    columns = list(
+        dict.fromkeys([*design.columns, *left_out, *(n for f in design.factors for n in f.columns)])
+    )
+    refuse_unknown(columns, source)
+    source = source.drop_missing(columns)
+    levels, counts = find_levels(source, left_out)
+    if len(levels) < 2:
+        raise DataError(f"All rows are in one group of {':'.join(left_out)!r}, so none can be left out.")
+    groups = _Groups(_with_levels(design, source), columns, left_out, levels, counts)
+    refuse_other_model(posterior, groups.model)
+    index, layout = thinned(posterior, draws)
+    theta = posterior.theta[index]
+    chosen = chosen_rows(len(levels), sample, seed)
+    with double_precision():
+        cheap = groups.log_likelihoods(source, theta.mean(axis=0)[None])[0]
+        some, rows = groups.only(source, chosen)
+        values = some.log_likelihoods(rows, theta)
+        elpd, pareto_k, p = importance(values, layout, relative_efficiency(posterior, index, layout))
+    return Loo.estimated(
+        elpd,
+        cheap[chosen],
+        p,
+        pareto_k,
+        total=float(cheap.sum()),
+        squares=float((cheap**2).sum()),
+        rows=len(levels),
+        positions=chosen,
+        draws=len(index),
+        unit=":".join(left_out),
+    )
+
+
+def _left_out(design: Design, by: str | None) -> tuple[str, ...]:
+    """The columns that name the groups."""
+    if design.unit is None:
+        assert by is not None
+        return tuple(by.split(":"))
+    if by is not None and by != design.unit.name:
+        raise OptionError(
+            f"by= must be {design.unit.name!r}, the factor whose effects are integrated out; groups of {by!r} depend "
+            "on each other through them."
+        )
+    return design.unit.columns
+
+
+def _with_levels(design: Design, source: Source) -> Design:
+    """The design with the levels of its factors, which a stored one lacks."""
+
+    def known(factor: Factor) -> Factor:
+        levels, counts = find_levels(source, factor.columns)
+        found = replace(factor, levels=levels, counts=counts)
+        if not factor.integrated and found.labels != factor.labels:
+            raise DataError(
+                f"The groups of {factor.name!r} are not those of the fit: give the rows that were fitted."
+            )
+        return found
+
+    return replace(design, factors=tuple(map(known, design.factors)))
+
+
+@final
+@dataclass(frozen=True)
+class _Groups:
+    """Groups of rows, and the log-likelihood of each as a whole."""
+
+    design: Design
+    read: list[str]
+    columns: tuple[str, ...]
+    levels: pd.Index
+    counts: np.ndarray  # (group,) rows
+
+    @property
+    def model(self) -> Model:
+        return build_model(self.design, {})
+
+    @property
+    def factor(self) -> Factor:
+        """The groups as a factor of the design, or one without effects."""
+        return self.design.unit or Factor(self.columns, (), True, self.levels, self.counts)
+
+    def only(self, source: Source, chosen: np.ndarray) -> tuple[_Groups, Source]:
+        """Some of the groups, and their rows."""
+        number = np.full(len(self.levels), -1)
+        number[chosen] = np.arange(len(chosen))
+        tables = [t.filter(pa.array(number[self.factor.codes(t)] >= 0)) for t in source.tables(self.read)]
+        levels, counts = self.levels[chosen], self.counts[chosen]
+        factors = tuple(
+            replace(each, levels=levels, counts=counts) if each.integrated else each
+            for each in self.design.factors
+        )
+        design = replace(self.design, factors=factors)
+        return _Groups(design, self.read, self.columns, levels, counts), as_source(pa.concat_tables(tables))
+
+    def log_likelihoods(self, source: Source, theta: np.ndarray) -> np.ndarray:
+        """Log density of the responses of every group, (draw, group), at draws (draw, dim)."""
+        found = np.zeros((len(theta), len(self.levels)))
+        program = jax.jit(jax.vmap(self.model.log_likelihood, in_axes=(0, None)))
+        for table in source.tables(self.read):
+            rows, codes = self.design.rows(table), self.factor.codes(table)
+            found += np.bincount(codes, self.design.log_base(rows), minlength=len(self.levels))
+            if self.design.unit is None:
+                values = _over(program, theta, rows, len(codes))
+                found += np.stack([np.bincount(codes, each, minlength=len(self.levels)) for each in values])
+        if self.design.unit is None:
+            return found
+        blocks = self._blocks(source, theta.mean(axis=0))
+        for (shard,), batch in blocks.batches(range(blocks.num_shards), 1):
+            rows, weights = batch.take(0)
+            first, size = blocks.layout.starts[shard], blocks.sizes[shard]
+            codes = blocks.layout.order[first : first + size]
+            found[:, codes] += _over(program, theta, rows, cells_of(rows, weights))[:, :size]
+        return found
+
+    def _blocks(self, source: Source, theta: np.ndarray) -> GroupedBlocks:
+        """The groups in shards that fit in memory, with quadrature around each group's own effects."""
+        rows = source.transform(self.design.rows, self.read, self.design.label)
+        shards = min(len(self.levels), 1 + source.num_rows // _AT_ONCE)
+        blocks = GroupedSource(rows, UNIT, self.counts).split(Partition(shards), 0)
+        job = Job(self.model, blocks, Local(), 0, Recenter(), Auto())
+        return recentered(job, blocks, theta, _NODES)
+
+
+def _over(program: Any, theta: np.ndarray, rows: Any, cells: int) -> np.ndarray:
+    """Values (draw, ...) of a program, a few draws at a time."""
+    at_once = max(1, math.ceil(AT_ONCE / cells))
+    parts: Sequence[np.ndarray] = [
+        np.asarray(program(jnp.asarray(theta[start : start + at_once]), rows), np.float64)
+        for start in range(0, len(theta), at_once)
+    ]
+    return np.concatenate(parts)

@@ -1,0 +1,239 @@
+"""Robust spread: draws adjusted by a sandwich, for rows that depend on each other or have weights of a survey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+
+from shardmc.check.check import ordered
+from shardmc.data import Source
+from shardmc.data.columns import as_numpy
+from shardmc.data.row_weights import SurveyWeights, read_weights
+from shardmc.errors import DataError, ModelError, OptionError
+from shardmc.formulas.chunk import missing
+from shardmc.formulas.design import Design, named_draws
+from shardmc.locate.terms import expand_prior
+from shardmc.model import Model
+from shardmc.model.precision import double_precision
+from shardmc.posterior import Adjusted, Posterior
+from shardmc.types import Finding, Frame
+
+_CELLS = 1 << 22
+"""Scores that are computed at once: rows times parameters."""
+_FEW = 40
+"""With fewer clusters than this, the sandwich is known to give spreads that are too small."""
+
+
+@final
+@dataclass(frozen=True)
+class Robust:
+    """How to adjust the draws.
+
+    Parameters
+    ----------
+    clusters
+        The column whose equal values mark rows that depend on each other; None if rows are independent.
+    weights
+        Row weights: a column's name, one number per row, `SurveyWeights`, or None.
+    """
+
+    clusters: str | None = None
+    weights: Any = None
+
+    @staticmethod
+    def of(robust: bool | str, weights: Any) -> Robust | None:
+        """From the options of `glm`. Weights of a survey always need an adjustment."""
+        if not isinstance(robust, bool | str):
+            raise OptionError(
+                "robust must be True (rows are independent) or the name of a column of clusters, not "
+                f"{type(robust).__name__}."
+            )
+        if robust is False and not isinstance(weights, SurveyWeights):
+            return None
+        return Robust(robust if isinstance(robust, str) else None, weights)
+
+    @property
+    def is_survey(self) -> bool:
+        return isinstance(self.weights, SurveyWeights)
+
+    def check(self, source: Source, design: Design) -> None:
+        """Refuse what cannot be adjusted, before anything is sampled."""
+        if design.factors:
+            raise OptionError(
+                "robust and survey_weights are for formulas without group terms: a term such as (1 | g) already "
+                "describes how rows of a group depend on each other. Leave one of the two out."
+            )
+        if self.clusters is None:
+            return
+        codes = _Codes()
+        for table in source.tables([self.clusters]):
+            codes.of(self.clusters, table)
+        if len(codes.known) < 2:
+            raise DataError(
+                f"robust column {self.clusters!r} has one value only; the spread between clusters needs several."
+            )
+
+    def adjust(self, posterior: Posterior, model: Model, source: Source, design: Design) -> Posterior:
+        """The posterior with its draws moved affinely about the mode, so that their covariance is the sandwich.
+
+        With the curvature H at the mode, the curvature P of the prior and the covariance B of the sum of all rows'
+        scores, the covariance is H^-1 (B + P) H^-1. If the model is right and rows are independent, B is the curvature
+        of the likelihood, and nothing changes.
+        """
+        if posterior.mode is None or posterior.curvature is None:
+            raise ModelError(
+                "No mode of all rows was found, so the draws cannot be adjusted: fit without robust and "
+                "survey_weights."
+            )
+        before = replace(posterior, draws=named_draws(design, posterior.draws))
+        frame = Frame.at(posterior.mode, posterior.curvature)
+        scores = self._scores(frame, model, source, design)
+        prior = frame.basis.T @ expand_prior(model, frame.center).curvature @ frame.basis
+        stretch = _root(scores.covariance() + _root(prior) @ _root(prior).T)
+        moved = frame.to_theta((posterior.theta - frame.center) @ np.linalg.inv(frame.basis).T @ stretch)
+        adjusted = Adjusted(
+            clusters=self.clusters,
+            survey=self.is_survey,
+            units=scores.count,
+            effective_rows=scores.weight if self.is_survey else None,
+            sds={name: float(np.nanstd(draws, ddof=1)) for name, draws in before.flat().items()},
+        )
+        return replace(
+            posterior,
+            theta=moved,
+            draws=model.constrain_draws(moved),
+            adjusted=adjusted,
+            passes={**posterior.passes, "adjust": 1.0},
+            findings=tuple(ordered((*posterior.findings, *_findings(adjusted, model.dim)))),
+        )
+
+    def _scores(self, frame: Frame, model: Model, source: Source, design: Design) -> _Scores:
+        """The scores of all rows at the mode, in the frame's coordinates, in one pass over the rows."""
+        counted = read_weights(source, self.weights)
+        named = [name for name in (self.clusters, counted.given) if isinstance(name, str)]
+        count = max(1, min(_CELLS // model.dim, source.num_rows))
+        codes, total, start = _Codes(), _Scores(model.dim, self.is_survey), 0
+        with double_precision():
+            score = _score_function(model, frame)
+            for table in source.tables(list(dict.fromkeys([*design.columns, *named])), count):
+                rows = _padded(design.rows(table), count)
+                weights = _weights_of(counted.given, table, start) * counted.factor
+                here = np.asarray(score(rows))[: len(table)]
+                total.add(here, weights, None if self.clusters is None else codes.of(self.clusters, table))
+                start += len(table)
+        return total
+
+
+def _score_function(model: Model, frame: Frame) -> Any:
+    """rows -> gradients (row, dim) of every row's log-likelihood at the frame's centre, in its coordinates."""
+    center, basis = jnp.asarray(frame.center), jnp.asarray(frame.basis)
+
+    @jax.jit
+    def scores(rows: Any) -> jax.Array:
+        at = jnp.zeros_like(center)
+        return jax.jacfwd(lambda u: model.log_likelihood(center + basis @ u, rows))(at)
+
+    return scores
+
+
+def _padded(rows: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+    """Rows repeated at their end, so that one compiled program serves every piece."""
+    index = np.minimum(np.arange(count), len(next(iter(rows.values()))) - 1)
+    return {name: values[index] for name, values in rows.items()}
+
+
+def _weights_of(given: Any, table: pa.Table, start: int) -> np.ndarray:
+    if given is None:
+        return np.ones(len(table))
+    values = as_numpy(table.column(given)) if isinstance(given, str) else given[start : start + len(table)]
+    return np.asarray(values, np.float64)
+
+
+@final
+@dataclass
+class _Codes:
+    """Numbers of clusters, in the order in which their values come."""
+
+    known: dict[Any, int] = field(default_factory=dict)
+
+    def of(self, column: str, table: pa.Table) -> np.ndarray:
+        """The number of each row's cluster, (row,)."""
+        absent = missing(table, [column])
+        if absent:
+            raise DataError(
+                f"robust column {column!r} has missing values; drop those rows (drop_missing=True, --drop-missing), or "
+                "give each a value of its own if it depends on no other row."
+            )
+        encoded = table.column(column).combine_chunks()
+        encoded = encoded if isinstance(encoded, pa.DictionaryArray) else encoded.dictionary_encode()
+        own = [self.known.setdefault(value, len(self.known)) for value in encoded.dictionary.to_pylist()]
+        return np.array(own, np.int64)[as_numpy(encoded.indices)]
+
+
+@final
+class _Scores:
+    """Sums of scores over rows or clusters, and their covariance."""
+
+    def __init__(self, dim: int, is_survey: bool) -> None:
+        self._is_survey = is_survey
+        self._sum, self._products = np.zeros(dim), np.zeros((dim, dim))
+        self._clusters: np.ndarray | None = None  # (cluster, dim)
+        self._most = 0
+        self.weight, self._rows = 0.0, 0
+
+    def add(self, scores: np.ndarray, weights: np.ndarray, clusters: np.ndarray | None) -> None:
+        """Add rows: scores (row, dim), weights (row,), and the numbers of their clusters (row,)."""
+        self.weight += float(weights.sum())
+        self._rows += len(scores)
+        weighted = weights[:, None] * scores
+        self._sum += weighted.sum(axis=0)
+        if clusters is None:
+            # A row that counts w times is w equal rows; a row of a survey is one, whatever its weight.
+            self._products += weighted.T @ (weighted if self._is_survey else scores)
+            return
+        self._most = max(self._most, int(clusters.max()) + 1)
+        known = np.zeros((0, scores.shape[1])) if self._clusters is None else self._clusters
+        if len(known) < self._most:
+            known = np.concatenate([known, np.zeros((2 * self._most - len(known), scores.shape[1]))])
+        np.add.at(known, clusters, weighted)
+        self._clusters = known
+
+    @property
+    def count(self) -> int:
+        """Independent units: clusters, or rows."""
+        if self._clusters is not None:
+            return self._most
+        return self._rows if self._is_survey else max(2, round(self.weight))
+
+    def covariance(self) -> np.ndarray:
+        """Covariance (dim, dim) of the sum of all scores: with replacement, n / (n - 1) sum (s_i - mean)^2."""
+        if self._clusters is not None:
+            self._products = self._clusters.T @ self._clusters
+        count = self.count
+        return count / (count - 1) * (self._products - np.outer(self._sum, self._sum) / count)
+
+
+def _root(matrix: np.ndarray) -> np.ndarray:
+    """The symmetric square root of a matrix; directions of negative curvature, as of a wide prior's tail, are zero."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    return (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+
+
+def _findings(adjusted: Adjusted, dim: int) -> Iterator[Finding]:
+    values = {"units": adjusted.units, "clusters": adjusted.clusters, "survey": adjusted.survey}
+    yield Finding("note", "robust", adjusted.sentence, "", values)
+    if adjusted.clusters is not None and adjusted.units < max(_FEW, dim):
+        yield Finding(
+            "warning",
+            "robust",
+            f"The column {adjusted.clusters!r} has {adjusted.units} clusters for {dim} parameters. From fewer than "
+            f"about {max(_FEW, dim)} the adjusted sds are too small.",
+            "Model the clusters instead, with a group term such as (1 | g), or read the intervals as too narrow.",
+            values,
+        )

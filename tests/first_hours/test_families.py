@@ -129,6 +129,11 @@ def test_multinomial_counts(people, tmp_path):
     counts = people[list(WAYS)].to_numpy()
     exact = stats.multinomial.logpmf(counts, counts.sum(axis=1), posterior.predict(people, kind="mean"))
     assert posterior.loo(people, draws=200).elpd == pytest.approx(exact.sum(), abs=20)
+    tree = posterior.to_arviz(people, rows=20, draws=50)
+    simulated = tree["posterior_predictive"]["c(bus, car, foot)"]
+    np.testing.assert_array_equal(
+        simulated.sum(axis=-1)[0, 0], tree["observed_data"]["c(bus, car, foot)"].sum(axis=-1)
+    )
     posterior.save(tmp_path / "counts.nc")
     again = shardmc.load(tmp_path / "counts.nc")
     pd.testing.assert_frame_equal(again.predict(new, kind="mean"), posterior.predict(new, kind="mean"))

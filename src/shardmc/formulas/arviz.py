@@ -33,10 +33,12 @@ def with_rows_of_formula(
     table = rows_at(source, list(dict.fromkeys([*design.columns, *groups])), sample.positions)
     predictor = Predictor.of(posterior, draws, seed=seed, chosen=sample.index)
     chunk = predictor.with_groups(design.chunk(table), table)
-    name = design.roles.response.text
-    observed = {name: design.roles.response_values(chunk, design.family.levels_of_response)}
+    name = design.roles.response_text
+    values = design.roles.response_values(chunk, design.family.levels_of_response)
+    observed = {name: values}
     rng = generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK)
-    simulated = {name: predictor.simulated(chunk, len(table), rng)}
+    totals = values.sum(axis=1) if design.family.takes_counts else None
+    simulated = {name: predictor.simulated(chunk, len(table), rng, totals)}
     if design.factors or posterior.adjusted is not None:
         return assembled(posterior, sample, observed, None, simulated)
     model = build_model(design, {})

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from types import ModuleType, SimpleNamespace
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -131,7 +132,7 @@ def test_sites_and_appended_rows_show_progress_too(capfd):
 
 
 def test_the_hmc_fallback_says_what_it_does_and_counts(table, monkeypatch):
-    monkeypatch.setattr("shardmc.sample.sampling.LOW_ACCEPTANCE", 1.1)
+    monkeypatch.setattr("shardmc.sample.sampling.LOW_ACCEPTANCE", {jax.default_backend(): 1.1})
     told = []
     posterior = shardmc.glm("y ~ x", table, shards=3, draws=300, progress=lambda *event: told.append(event))
     assert "HMC" in posterior.shards.sampler

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from shardmc.combiners.moments import invertible_covariances
+from shardmc.programs.compiled import jit
 from shardmc.types import ShardDraws
 
 CHUNK = 500
@@ -18,7 +19,7 @@ PILOT = 1_000
 """Points with which the proposal is fitted to the product."""
 
 
-@jax.jit
+@jit
 def _log_sum_kernels(points: jax.Array, centers: jax.Array, offsets: jax.Array) -> jax.Array:
     """log sum_t exp(points . center_t + offset_t), for points (chunk, CHUNK, dim); (chunk, CHUNK)."""
 

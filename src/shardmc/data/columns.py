@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmc.errors import DataError
+from shardmc.programs.compiled import jit
 
 
 def float_type() -> np.dtype:
@@ -183,7 +184,7 @@ class ColumnCheck:
             yield f"{self.column.name}{place}", int(counts[tuple(index)])
 
 
-@jax.jit
+@jit
 def _count_on_device(array: jax.Array) -> tuple[jax.Array, jax.Array]:
     # Counts of a 32-bit type suffice: an array on a device has fewer than 2^31 rows.
     return jnp.isnan(array).sum(axis=0), jnp.isinf(array).sum(axis=0)

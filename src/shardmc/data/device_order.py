@@ -21,6 +21,7 @@ from shardmc.data.assignment import (
     seed_for,
 )
 from shardmc.errors import DataError
+from shardmc.programs.compiled import jit
 
 
 @jax.tree_util.register_dataclass
@@ -149,7 +150,7 @@ class _Shuffles:
         return high << low_bits | low
 
 
-@jax.jit
+@jit
 def _stratified(
     codes: jax.Array, firsts: jax.Array, ends: jax.Array, shards: int, shuffles: _Shuffles | None
 ) -> jax.Array:

@@ -18,6 +18,7 @@ from shardmc.field.method import check_counts, check_range
 from shardmc.field.metropolis import RowMetropolis, Widths
 from shardmc.field.rows import RowPosterior
 from shardmc.model import Model
+from shardmc.programs.compiled import jit
 
 _GRID = (-1.0, -0.5, 0.0, 0.5, 1.0)
 """Where the rows' derivatives are measured, relative to the radius of the posterior."""
@@ -134,7 +135,7 @@ def _taylor(posterior: RowPosterior, u: jax.Array, rows: Rows) -> jax.Array:
     return first + 0.5 * second
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jit, static_argnums=(0, 1))
 def _largest_derivative(model: Model, order: int, parts: Any, steps: jax.Array) -> jax.Array:
     """The largest absolute derivative of any row along its own gradient at the mode, divided by order!."""
     posterior = RowPosterior(model, *parts)

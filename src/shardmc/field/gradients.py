@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from shardmc.field.rows import RowPosterior
 from shardmc.model import Model
+from shardmc.programs.compiled import jit
 
 _POINTS = 16
 _BATCHES = 16
@@ -47,7 +48,7 @@ def gradient_noise(posterior: RowPosterior, key: jax.Array, control_variates: bo
     return float(jnp.max(variance)), rows
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jit, static_argnums=(0, 1))
 def _variance(model: Model, control_variates: bool, data, frame, at_mode, key: jax.Array) -> jax.Array:
     posterior = RowPosterior(model, data, frame, at_mode)
 

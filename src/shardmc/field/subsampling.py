@@ -36,6 +36,7 @@ from shardmc.pipeline.shard_count import number_of_shards
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Locate
 from shardmc.posterior import Plan, Posterior
+from shardmc.programs.compiled import jit
 from shardmc.sample import Auto, Sampled, ShardChains
 from shardmc.seeds import Purpose, generator
 from shardmc.target import DeviceFrame
@@ -267,7 +268,7 @@ def run_chains(
     return SubsampledChains(kept, evaluations, float(np.concatenate(accepted, axis=1).mean()))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(jit, static_argnums=(0, 1, 2))
 def _run(model: Model, method: Subsampler, length: int, parts: Any, tuned: Any, states: Any, keys: jax.Array):
     """`length` draws of every chain, each after `thin` steps; rows evaluated and mean acceptance of each draw."""
     posterior = RowPosterior(model, *parts)

@@ -33,6 +33,7 @@ from shardmc.posterior import Posterior
 from shardmc.posterior.elpd import Loo
 from shardmc.posterior.loo import chosen_rows, importance, refuse_other_model, relative_efficiency, thinned
 from shardmc.posterior.prediction import AT_ONCE
+from shardmc.programs.compiled import jit
 from shardmc.sample import Auto
 from shardmc.types import Data
 
@@ -154,7 +155,7 @@ class _Groups:
     def log_likelihoods(self, source: Source, theta: np.ndarray) -> np.ndarray:
         """Log density of the responses of every group, (draw, group), at draws (draw, dim)."""
         found = np.zeros((len(theta), len(self.levels)))
-        program = jax.jit(jax.vmap(self.model.log_likelihood, in_axes=(0, None)))
+        program = jit(jax.vmap(self.model.log_likelihood, in_axes=(0, None)))
         for table in source.tables(self.read):
             rows, codes = self.design.rows(table), self.factor.codes(table)
             found += np.bincount(codes, self.design.log_base(rows), minlength=len(self.levels))

@@ -22,6 +22,7 @@ from shardmc.locate.terms import expand_prior
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
 from shardmc.posterior import Adjusted, Posterior
+from shardmc.programs.compiled import jit
 from shardmc.types import Finding, Frame
 
 _CELLS = 1 << 22
@@ -134,7 +135,7 @@ def _score_function(model: Model, frame: Frame) -> Any:
     """rows -> gradients (row, dim) of every row's log-likelihood at the frame's centre, in its coordinates."""
     center, basis = jnp.asarray(frame.center), jnp.asarray(frame.basis)
 
-    @jax.jit
+    @jit
     def scores(rows: Any) -> jax.Array:
         at = jnp.zeros_like(center)
         return jax.jacfwd(lambda u: model.log_likelihood(center + basis @ u, rows))(at)

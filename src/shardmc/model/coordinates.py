@@ -14,6 +14,7 @@ import numpy as np
 from shardmc.errors import ModelError, unknown
 from shardmc.model.parameter import Parameter, as_parameters
 from shardmc.model.precision import double_precision
+from shardmc.programs.compiled import jit
 
 Params = dict[str, Any]
 """Named parameters on the natural scale."""
@@ -153,7 +154,7 @@ class Coordinates:
     @cached_property
     def _constrain_program(self) -> Callable[[Any], Any]:
         names = self._names_of(real=False)
-        return jax.jit(jax.vmap(lambda theta: self._constrain(theta, names)))
+        return jit(jax.vmap(lambda theta: self._constrain(theta, names)))
 
     @cached_property
     def _unconstrain_program(self) -> Callable[[Any], Any]:
@@ -165,7 +166,7 @@ class Coordinates:
                 theta[name] = jnp.where(inside, parameter.bijection.inv(value), jnp.nan).ravel()
             return theta
 
-        return jax.jit(jax.vmap(one))
+        return jit(jax.vmap(one))
 
     def _names_of(self, *, real: bool) -> list[str]:
         return [name for name, parameter in self.parameters.items() if parameter.is_real == real]

@@ -21,6 +21,7 @@ from shardmc.model.precision import Rewritten
 from shardmc.model.traced import few_rows, traced_fingerprint
 from shardmc.model.user_functions import WatchedDict
 from shardmc.model.variables import Variable, named_axes
+from shardmc.programs.compiled import jit
 from shardmc.types import Rows
 
 
@@ -208,7 +209,7 @@ class Model(Coordinates, Recipe):
     def _derived_program(self) -> Callable[[Any], Any]:
         assert self.derived_function is not None
         derived = Rewritten(self.derived_function)
-        return jax.jit(jax.vmap(lambda theta: dict(derived(self.constrain(theta)))))
+        return jit(jax.vmap(lambda theta: dict(derived(self.constrain(theta)))))
 
     # Identity.
 

@@ -27,6 +27,7 @@ from shardmc.posterior.loo import (
     rows_of_model,
     thinned,
 )
+from shardmc.programs.compiled import jit
 from shardmc.types import Data
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _simulated(
     params = {name: jnp.asarray(v[index], jnp.result_type(float)) for name, v in posterior.draws.items()}
     keys = jax.random.split(jax.random.key(seed), len(index))
     with calling("The function given to to_arviz"):
-        values = np.asarray(jax.jit(jax.vmap(simulate, in_axes=(0, None, 0)))(params, rows, keys))
+        values = np.asarray(jit(jax.vmap(simulate, in_axes=(0, None, 0)))(params, rows, keys))
     if values.ndim < 2 or values.shape[1] != num_rows(rows):
         raise OptionError(
             f"simulate returns shape {values.shape[1:]} for {num_rows(rows)} rows; it must return one response per row."

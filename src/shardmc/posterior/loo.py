@@ -23,6 +23,7 @@ from shardmc.model.precision import double_precision
 from shardmc.model.user_functions import calling, num_rows, take
 from shardmc.posterior.elpd import Loo
 from shardmc.posterior.prediction import AT_ONCE, pieces_of
+from shardmc.programs.compiled import jit
 from shardmc.seeds import Purpose, checked_seed, generator
 from shardmc.types import Data, Rows
 
@@ -168,7 +169,7 @@ def _one_pass(
     model: Model, point: np.ndarray, pieces: Pieces, weights: np.ndarray | None, chosen: np.ndarray
 ) -> tuple[float, float, list[tuple[Rows, np.ndarray | float]], np.ndarray]:
     """Sums of the log-likelihoods at a point and of their squares, the chosen rows, and their log-likelihoods there."""
-    log_likelihood = jax.jit(model.log_likelihood)
+    log_likelihood = jit(model.log_likelihood)
     total = squares = 0.0
     kept, cheap, start = [], [], 0
     for rows, base in pieces:
@@ -194,7 +195,7 @@ def over_draws(
     model: Model, theta: np.ndarray, kept: Iterable[tuple[Rows, np.ndarray | float]]
 ) -> Iterator[np.ndarray]:
     """Log-likelihoods (draw, row), a few rows at a time."""
-    program = jax.jit(jax.vmap(model.log_likelihood, in_axes=(0, None)))
+    program = jit(jax.vmap(model.log_likelihood, in_axes=(0, None)))
     at_once = max(1, math.ceil(AT_ONCE / len(theta)))
     for rows, base in kept:
         count = num_rows(rows)

@@ -15,6 +15,7 @@ from shardmc.data.columns import as_numpy, is_number_type
 from shardmc.errors import ModelError, OptionError, unknown
 from shardmc.model.user_functions import calling, num_rows
 from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval, ends
+from shardmc.programs.compiled import jit
 from shardmc.types import Data
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def predict_by(
     params = {
         name: jnp.asarray(values[chosen], jnp.result_type(float)) for name, values in posterior.draws.items()
     }
-    over_draws = jax.jit(jax.vmap(function, in_axes=(0, None)))
+    over_draws = jit(jax.vmap(function, in_axes=(0, None)))
     parts = []
     for piece in pieces_of(rows, max(1, math.ceil(AT_ONCE / len(chosen)))):
         with calling("The function given to predict"):

@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import partial, update_wrapper
+from importlib.metadata import version
 from typing import Any, Generic, TypeVar, final
 
 import jax
@@ -34,6 +35,23 @@ def refuse_after_fork() -> None:
             "This process was forked from one that had already computed with shardmc, and JAX cannot compute in it. "
             "Start it with multiprocessing.get_context('spawn'), or fork before the first fit."
         )
+
+
+_MISCOMPILES = "0.10.2"
+"""The version of jaxlib whose programs return wrong numbers on a CPU for some reductions of products (issue 39103 of
+JAX). The cause is a library of fused kernels, which can be switched off. It is the newest for Python 3.11."""
+
+
+def jit(function: Callable[..., T], **options: Any) -> Callable[..., T]:
+    """`jax.jit` without the kernels that are wrong in the installed version of jaxlib.
+
+    >>> float(jit(lambda x: 2 * x)(jnp.ones(())))
+    2.0
+    """
+    if version("jaxlib") == _MISCOMPILES:
+        chosen = {"xla_cpu_experimental_ynn_fusion_type": "", **options.pop("compiler_options", {})}
+        options["compiler_options"] = chosen
+    return jax.jit(function, **options)
 
 
 @final
@@ -90,7 +108,7 @@ class CompiledFor(Generic[T]):
             if program is None:
                 # A new function each time, because JAX keeps programs as long as the function lives.
                 function = update_wrapper(partial(self._function, *known), self._function)
-                program = jax.jit(function, **self._options)
+                program = jit(function, **self._options)
                 self.made += 1
             self._programs[key] = program
             dropped = len(self._programs) > self._most

@@ -15,6 +15,7 @@ from shardmc.errors import ModelError
 from shardmc.model.parameter import Parameter
 from shardmc.model.user_functions import TwoSamples, calling, num_rows, row_axis
 from shardmc.model.variables import partly_named
+from shardmc.programs.compiled import jit
 from shardmc.types import Rows
 
 Run = Callable[[Any], Any]
@@ -279,7 +280,7 @@ def _values(run: Run, samples: TwoSamples, structure: _Structure, rowless: list[
         supports = {name: jax.tree.leaves(trace[name]["fn"].support) for name in structure.latent}
         return densities, supports, {name: trace[name]["value"] for name in structure.deterministic}
 
-    @jax.jit
+    @jit
     def program(here: Any, there: Any, first: Rows, second: Rows) -> tuple[Any, Any, Any]:
         return one(here, first), one(here, second), one(there, second)
 

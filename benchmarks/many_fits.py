@@ -82,7 +82,7 @@ def main() -> None:
         rows = [[line.rsplit(" ", 3)[0], *line.rsplit(" ", 3)[1:]] for line in printed]
     else:
         names = [arguments.only] if arguments.only else list(CASES)
-        rows = [row for name in names for row in measure(name, 3 if arguments.quick else arguments.fits)]
+        rows = [row for name in names for row in measure(name, 2 if arguments.quick else arguments.fits)]
     if arguments.only and not arguments.lines:
         return
     columns = ("fits of", "number", "MB in memory", "compiled programs")

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK = {
     "chaos": [],
     "kernels": [],
-    "many_fits": ["--only", "new functions"],
+    "many_fits": [],
     "many_parameters": [],
     "gpu": ["--no-nuts", "--shards", "10", "--draws", "500"],
     "peers": [

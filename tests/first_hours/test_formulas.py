@@ -293,6 +293,16 @@ def test_mistakes_in_weights_and_clusters(workers, formula, options, message):
         shardmc.glm(formula, table, "bernoulli", **QUICK, **options)
 
 
+def test_levels_without_rows_are_no_clusters(workers):
+    left = [f"left {k}" for k in range(100)]
+    codes = pd.Categorical(workers["worker"], categories=[*left, *workers["worker"].unique()])
+    posterior = shardmc.glm("hired ~ x", workers.assign(code=codes), "bernoulli", robust="code", **QUICK)
+    assert posterior.adjusted.units == 80
+    one = workers.assign(code=pd.Categorical(["a"] * len(workers), categories=["a", "b"]))
+    with pytest.raises(DataError, match="has one value only"):
+        shardmc.glm("hired ~ x", one, "bernoulli", robust="code", **QUICK)
+
+
 def test_few_clusters_are_a_warning(workers):
     table = workers.assign(team=np.arange(len(workers)) % 10)
     posterior = shardmc.glm("hired ~ x", table, "bernoulli", robust="team", **QUICK)
@@ -492,6 +502,9 @@ SPELLINGS = {
     "s(x)": r"bs\(x, df=5\) or cr\(x, df=5\)",
     "x + weights(months)": "as the option weights= or survey_weights=",
     "x:offset(months)": "added with a plus sign",
+    "x:offset(months) + tries": "added with a plus sign",
+    "x - offset(months) + tries": "added with a plus sign",
+    "x - (1 | region) + tries": "added with a plus sign",
 }
 
 

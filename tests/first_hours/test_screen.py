@@ -356,6 +356,7 @@ def test_force_replaces_a_run_and_nothing_else(rows, command):
     assert "--force" in refused.stderr
     # A mistake in the new call costs nothing.
     assert command("fit", "rows.parquet", "y ~ z", "--out", "run", "--force").returncode == 2
+    assert command(*other, "--weights", "nosuch", "--force").returncode == 2
     assert "g[T.south]" in shardmc.load(rows / "run").draws
     assert command(*other, "--force").returncode == 0
     assert list(shardmc.load(rows / "run").draws) == ["Intercept", "x", "sigma"]

@@ -352,6 +352,13 @@ def test_rows_times_draws_have_a_limit(table, posterior, monkeypatch):
         posterior.to_arviz(table)
 
 
+def test_a_response_may_be_called_row(table):
+    posterior = shardmc.glm("row ~ age", table.assign(row=table["spent"]), **FEW)
+    tree = posterior.to_arviz(table.assign(row=table["spent"]), rows=50, draws=40)
+    assert tree["observed_data"]["%72ow"].dims == ("row",)
+    assert tree["log_likelihood"]["%72ow"].dims == ("chain", "draw", "row")
+
+
 def test_groups_of_a_model_without_a_formula(table):
     model = shardmc.Model(linear, None, PARAMETERS)
     posterior = shardmc.fit(model, table, **FEW)

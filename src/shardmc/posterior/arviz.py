@@ -155,17 +155,25 @@ def assembled(
         groups[name] = xr.Dataset(variables, coords={**found.drop_vars(["chain", "draw"]).coords, **own})
     row = {"row": sample.positions}
     said = {"rows": sample.count, "sampled_rows": len(sample.positions)}
-    per_row = {stored(name): (_axes(name, v, 1), v) for name, v in observed.items()}
+    per_row = {_variable(name): (_axes(name, v, 1), v) for name, v in observed.items()}
     groups["observed_data"] = xr.Dataset(per_row, coords=row, attrs=said)
     groups["constant_data"] = xr.Dataset({"row_weight": ("row", sample.row_weight)}, coords=row, attrs=said)
     for group, values in (("log_likelihood", log_likelihood), ("posterior_predictive", simulated)):
         if values is not None:
             chained = {
-                stored(name): (("chain", "draw", *_axes(name, v, 2)), v.reshape(chains, each, *v.shape[1:]))
+                _variable(name): (
+                    ("chain", "draw", *_axes(name, v, 2)),
+                    v.reshape(chains, each, *v.shape[1:]),
+                )
                 for name, v in values.items()
             }
             groups[group] = xr.Dataset(chained, coords={**own, **row}, attrs=said)
     return xr.DataTree.from_dict(groups)
+
+
+def _variable(name: str) -> str:
+    """The name of an array, which must not be that of the axis of rows."""
+    return "%72ow" if name == "row" else stored(name)
 
 
 def _axes(name: str, values: np.ndarray, leading: int) -> tuple[str, ...]:

@@ -283,12 +283,13 @@ def test_arrays_of_survey_weights_are_the_same_as_a_column(workers):
             "either weights .counts. or survey_weights",
         ),
         ("hired ~ x", {"survey_weights": "wieght"}, "Unknown weights column 'wieght'"),
+        ("hired ~ x", {"survey_weights": "minus"}, "must not be negative, but the smallest is -1"),
         ("hired ~ x", {"robust": "all"}, "has one value only"),
         ("hired ~ x", {"robust": "holes"}, "has missing values; drop those rows"),
     ],
 )
 def test_mistakes_in_weights_and_clusters(workers, formula, options, message):
-    table = workers.assign(all="same", holes=workers["worker"].mask(workers.index == 3))
+    table = workers.assign(minus=-1.0, all="same", holes=workers["worker"].mask(workers.index == 3))
     with pytest.raises(ShardmcError, match=message):
         shardmc.glm(formula, table, "bernoulli", **QUICK, **options)
 

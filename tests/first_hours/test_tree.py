@@ -421,6 +421,12 @@ def test_loo_of_a_sample_of_rows_and_the_comparison_of_models(table, posterior, 
 def test_loo_of_weighted_rows_and_of_groups(table, mixed, simple):
     weighted = shardmc.glm("spent ~ age", table.assign(times=2), weights="times", **FEW)
     assert weighted.loo(table.assign(times=2), weights="times").total_weight == 2 * ROWS
+    for times, said in (("region", "must hold numbers"), (np.full(ROWS, np.nan), "negative or missing")):
+        with pytest.raises(shardmc.ShardmcError, match=said):
+            weighted.loo(table, weights=times)
+    for options, said in (({"by": ["shop"]}, "by must be"), ({"sample": 10.5}, "must be a whole number")):
+        with pytest.raises(shardmc.ShardmcError, match=said):
+            simple.loo(table, **options)
     results = {"plain": simple.loo(table, by="shop"), "shops": mixed.loo(table)}
     assert list(shardmc.compare_models(results).index) == ["shops", "plain"]
 

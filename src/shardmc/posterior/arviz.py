@@ -22,6 +22,7 @@ from shardmc.names import axis_names, stored, stored_axis
 from shardmc.posterior.loo import (
     chosen_rows,
     over_draws,
+    refuse_below,
     refuse_other_model,
     row_weights,
     rows_of_model,
@@ -59,10 +60,7 @@ class Sample:
         posterior: Posterior, count: int, rows: int, draws: int, seed: int, weights: np.ndarray | None
     ) -> Sample:
         """A random sample of the rows, and draws spread evenly over each chain."""
-        if rows < 1 or draws < 1:
-            raise OptionError(
-                f"rows and draws must be positive whole numbers; {rows!r} and {draws!r} were given."
-            )
+        refuse_below(1, rows=rows, draws=draws)
         index, chains = thinned(posterior, draws)
         needed = min(rows, count) * len(index)
         if needed > MOST:

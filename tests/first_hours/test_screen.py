@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 
 import shardmc
+from shardmc.cli.printing import as_data
 from shardmc.errors import OptionError
 from shardmc.pipeline import progress as shown
 
@@ -503,3 +504,4 @@ def test_columns_that_are_options_are_named_with_the_model(table, tmp_path):
     assert "<dt>shard</dt><dd>1</dd>" in page
     as_term = shardmc.glm("count ~ x + offset(log(years))", rows, "poisson", shards=1, draws=50, check=False)
     assert as_term.model == "count ~ x, family poisson, offset log(years)"
+    assert as_data(as_term)["roles"] == {"offset": "log(years)"}

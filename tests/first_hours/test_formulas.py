@@ -501,6 +501,9 @@ SPELLINGS = {
     "relevel(region, 'b')": "contr.treatment",
     "ns(x, df=3)": r"bs\(x, df=5\) or cr\(x, df=5\)",
     "s(x)": r"bs\(x, df=5\) or cr\(x, df=5\)",
+    "gp(x)": r"no Gaussian processes; .*bs\(x, df=5\)",
+    "mo(region)": r"no monotonic effects; write C\(...\)",
+    "(x | region": "1 opening and 0 closing brackets",
     "x + weights(months)": "as the option weights= or survey_weights=",
     "x:offset(months)": "added with a plus sign",
     "x:offset(months) + tries": "added with a plus sign",
@@ -514,6 +517,17 @@ def test_other_spellings_are_answered_with_the_right_one(trial, term):
     with pytest.raises(ShardmcError, match=SPELLINGS[term]) as caught:
         shardmc.glm(f"claims ~ {term}", trial, "poisson")
     assert "\n" not in str(caught.value)
+
+
+def test_formulas_of_brms_and_survival_are_answered(trial):
+    with pytest.raises(
+        ShardmcError, match=r"write one formula, such as 'y ~ x'\. Only the mean has predictors"
+    ):
+        shardmc.glm("bf(claims ~ x, sigma ~ x)", trial)
+    with pytest.raises(ShardmcError, match=r"as the option censored= \(--censored on the command line\)"):
+        shardmc.glm("Surv(months, wins) ~ x", trial, "weibull")
+    with pytest.raises(ShardmcError, match="Three or more are family 'categorical', or 'ordinal'"):
+        shardmc.glm("region ~ x", trial)
 
 
 def test_trials_of_brms_and_bambi(trial):

@@ -99,7 +99,7 @@ class Posterior:
 
     @property
     def model(self) -> str:
-        """The model in one line: formula, family and data; or the names of the parameters.
+        """The model in one line: formula, family, offset and the like, and data; or the names of the parameters.
 
         Examples
         --------
@@ -113,9 +113,9 @@ class Posterior:
             names = list(map(shown, self.draws))
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
             return f"a model of {', '.join(names[:6])}{more}" + (f", rows{of}" if of else "")
-        return f"{self.regression.formula}, family {self.regression.family_in_words}" + (
-            f", rows{of}" if of else ""
-        )
+        options = "".join(f", {role} {shown(str(column))}" for role, column in self.regression.roles.items())
+        family = self.regression.family_in_words
+        return f"{self.regression.formula}, family {family}{options}" + (f", rows{of}" if of else "")
 
     @property
     def chains(self) -> tuple[int, int]:

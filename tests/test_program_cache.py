@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from jax._src.lru_cache import LRUCache
 
 import shardmc
 from shardmc.errors import OptionError
-from shardmc.programs.cache import cache_folder
+from shardmc.programs.cache import cache_folder, keep_programs_of_command
 
 SCRIPT = """
 import sys
@@ -77,6 +78,26 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OptionError, match="cannot keep programs"):
         shardmc.keep_programs(tmp_path / "file" / "folder")
+
+
+def test_what_a_killed_process_left_half_written_is_removed(monkeypatch, tmp_path):
+    """JAX keeps no program beside one that has no time of its use, and warns of every program."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    for name in ("JAX_COMPILATION_CACHE_MAX_SIZE", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
+        monkeypatch.setenv(name, os.environ.get(name, "1"))  # so that they are restored
+    folder = cache_folder()
+    folder.mkdir(parents=True, mode=0o700)
+    whole, half = folder / "jit_whole-1-cache", folder / "jit_half-2-cache"
+    whole.write_bytes(b"program")
+    (folder / "jit_whole-1-atime").write_bytes(bytes(8))
+    half.write_bytes(b"prog")
+    keep_programs_of_command()
+    assert whole.exists()
+    assert not half.exists()
+    LRUCache(str(folder), max_size=1_000).put("jit_next-3", b"program")  # JAX's own: raised before
+    assert (folder / "jit_next-3-cache").exists()
 
 
 def test_a_size_is_positive(tmp_path):

@@ -271,7 +271,7 @@ def test_what_loo_refuses(policies, poisson):
         posterior.loo(y, normal)
     with pytest.raises(DataError, match="The log-likelihood of row 7 is not finite"):
         posterior.loo({"y": np.where(np.arange(300) == 7, np.nan, y["y"])}, model)
-    with pytest.raises(OptionError, match="sample and draws must be 2 or more"):
+    with pytest.raises(OptionError, match="sample must be a whole number, 2 or more"):
         poisson.loo(policies, sample=1)
     with pytest.raises(OptionError, match="Unknown column 'months'"):
         poisson.loo(policies.drop(columns="months"))

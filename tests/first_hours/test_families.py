@@ -63,6 +63,7 @@ def test_a_family_finds_what_made_the_rows_and_predicts(people, family):
     if "censored" in options:
         with pytest.raises(OptionError, match="censored times are not observed"):
             posterior.predictive_check(people)
+        assert "posterior_predictive" not in posterior.to_arviz(people, rows=20, draws=50).children
     else:
         assert (posterior.predictive_check(people, draws=100)["p"] > 0).all()
 
@@ -70,6 +71,13 @@ def test_a_family_finds_what_made_the_rows_and_predicts(people, family):
 @pytest.fixture(scope="module")
 def ways(people):
     return shardmc.glm("way ~ age + region", people, "categorical", **OPTIONS)
+
+
+def test_categorical_with_a_column_far_from_zero(people):
+    posterior = shardmc.glm("way ~ year", people.assign(year=2000 + people["age"]), "categorical", **OPTIONS)
+    assert any("the value of Intercept of a row with year at" in note for note in posterior.notes)
+    for name, value in {"year[car]": 0.5, "year[foot]": -0.5}.items():
+        assert abs(posterior.draws[name].mean() - value) < 5.5 * posterior.draws[name].std()
 
 
 def test_categorical_has_a_coefficient_for_each_level_but_the_first(ways):

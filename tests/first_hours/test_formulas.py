@@ -283,14 +283,25 @@ def test_arrays_of_survey_weights_are_the_same_as_a_column(workers):
             "either weights .counts. or survey_weights",
         ),
         ("hired ~ x", {"survey_weights": "wieght"}, "Unknown weights column 'wieght'"),
+        ("hired ~ x", {"survey_weights": "minus"}, "must not be negative, but the smallest is -1"),
         ("hired ~ x", {"robust": "all"}, "has one value only"),
         ("hired ~ x", {"robust": "holes"}, "has missing values; drop those rows"),
     ],
 )
 def test_mistakes_in_weights_and_clusters(workers, formula, options, message):
-    table = workers.assign(all="same", holes=workers["worker"].mask(workers.index == 3))
+    table = workers.assign(minus=-1.0, all="same", holes=workers["worker"].mask(workers.index == 3))
     with pytest.raises(ShardmcError, match=message):
         shardmc.glm(formula, table, "bernoulli", **QUICK, **options)
+
+
+def test_levels_without_rows_are_no_clusters(workers):
+    left = [f"left {k}" for k in range(100)]
+    codes = pd.Categorical(workers["worker"], categories=[*left, *workers["worker"].unique()])
+    posterior = shardmc.glm("hired ~ x", workers.assign(code=codes), "bernoulli", robust="code", **QUICK)
+    assert posterior.adjusted.units == 80
+    one = workers.assign(code=pd.Categorical(["a"] * len(workers), categories=["a", "b"]))
+    with pytest.raises(DataError, match="has one value only"):
+        shardmc.glm("hired ~ x", one, "bernoulli", robust="code", **QUICK)
 
 
 def test_few_clusters_are_a_warning(workers):
@@ -490,8 +501,14 @@ SPELLINGS = {
     "relevel(region, 'b')": "contr.treatment",
     "ns(x, df=3)": r"bs\(x, df=5\) or cr\(x, df=5\)",
     "s(x)": r"bs\(x, df=5\) or cr\(x, df=5\)",
+    "gp(x)": r"no Gaussian processes; .*bs\(x, df=5\)",
+    "mo(region)": r"no monotonic effects; write C\(...\)",
+    "(x | region": "1 opening and 0 closing brackets",
     "x + weights(months)": "as the option weights= or survey_weights=",
     "x:offset(months)": "added with a plus sign",
+    "x:offset(months) + tries": "added with a plus sign",
+    "x - offset(months) + tries": "added with a plus sign",
+    "x - (1 | region) + tries": "added with a plus sign",
 }
 
 
@@ -500,6 +517,17 @@ def test_other_spellings_are_answered_with_the_right_one(trial, term):
     with pytest.raises(ShardmcError, match=SPELLINGS[term]) as caught:
         shardmc.glm(f"claims ~ {term}", trial, "poisson")
     assert "\n" not in str(caught.value)
+
+
+def test_formulas_of_brms_and_survival_are_answered(trial):
+    with pytest.raises(
+        ShardmcError, match=r"write one formula, such as 'y ~ x'\. Only the mean has predictors"
+    ):
+        shardmc.glm("bf(claims ~ x, sigma ~ x)", trial)
+    with pytest.raises(ShardmcError, match=r"as the option censored= \(--censored on the command line\)"):
+        shardmc.glm("Surv(months, wins) ~ x", trial, "weibull")
+    with pytest.raises(ShardmcError, match="Three or more are family 'categorical', or 'ordinal'"):
+        shardmc.glm("region ~ x", trial)
 
 
 def test_trials_of_brms_and_bambi(trial):

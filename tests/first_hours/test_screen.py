@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 
 import shardmc
+from shardmc.cli.printing import as_data
 from shardmc.errors import OptionError
 from shardmc.pipeline import progress as shown
 
@@ -356,6 +357,7 @@ def test_force_replaces_a_run_and_nothing_else(rows, command):
     assert "--force" in refused.stderr
     # A mistake in the new call costs nothing.
     assert command("fit", "rows.parquet", "y ~ z", "--out", "run", "--force").returncode == 2
+    assert command(*other, "--weights", "nosuch", "--force").returncode == 2
     assert "g[T.south]" in shardmc.load(rows / "run").draws
     assert command(*other, "--force").returncode == 0
     assert list(shardmc.load(rows / "run").draws) == ["Intercept", "x", "sigma"]
@@ -485,4 +487,22 @@ def test_the_formula_of_a_mixed_model_has_its_groups(table, tmp_path):
     rows = table.assign(clinic=np.arange(len(table)) % 20)
     posterior = shardmc.glm("y ~ x + (1 | clinic)", rows, shards=2, draws=200, check=False)
     assert posterior.regression.formula == "y ~ x + (1 | clinic)"
-    assert "y ~ x + (1 | clinic)" in posterior.report(tmp_path / "page.html").read_text()
+    page = posterior.report(tmp_path / "page.html").read_text()
+    assert "y ~ x + (1 | clinic)" in page
+    shards = page.partition('<section id="shards">')[2].partition("</section>")[0]
+    assert ">groups</th>" in shards
+    assert ">rows</th>" not in shards  # 10 groups went to each shard, not 10 rows
+
+
+def test_columns_that_are_options_are_named_with_the_model(table, tmp_path):
+    rows = table.assign(count=np.random.default_rng(1).poisson(3, len(table)), years=2.0)
+    options = {"family": "poisson", "exposure": "years", "shards": 1, "draws": 200, "check": False}
+    posterior = shardmc.glm("count ~ x", rows, **options)
+    assert posterior.model == "count ~ x, family poisson, exposure years"
+    page = posterior.report(tmp_path / "page.html").read_text()
+    assert "<dt>exposure</dt><dd>years</dd>" in page
+    assert "exposure=&#39;years&#39;" in page
+    assert "<dt>shard</dt><dd>1</dd>" in page
+    as_term = shardmc.glm("count ~ x + offset(log(years))", rows, "poisson", shards=1, draws=50, check=False)
+    assert as_term.model == "count ~ x, family poisson, offset log(years)"
+    assert as_data(as_term)["roles"] == {"offset": "log(years)"}

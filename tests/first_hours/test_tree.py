@@ -352,6 +352,13 @@ def test_rows_times_draws_have_a_limit(table, posterior, monkeypatch):
         posterior.to_arviz(table)
 
 
+def test_a_response_may_be_called_row(table):
+    posterior = shardmc.glm("row ~ age", table.assign(row=table["spent"]), **FEW)
+    tree = posterior.to_arviz(table.assign(row=table["spent"]), rows=50, draws=40)
+    assert tree["observed_data"]["%72ow"].dims == ("row",)
+    assert tree["log_likelihood"]["%72ow"].dims == ("chain", "draw", "row")
+
+
 def test_groups_of_a_model_without_a_formula(table):
     model = shardmc.Model(linear, None, PARAMETERS)
     posterior = shardmc.fit(model, table, **FEW)
@@ -414,6 +421,12 @@ def test_loo_of_a_sample_of_rows_and_the_comparison_of_models(table, posterior, 
 def test_loo_of_weighted_rows_and_of_groups(table, mixed, simple):
     weighted = shardmc.glm("spent ~ age", table.assign(times=2), weights="times", **FEW)
     assert weighted.loo(table.assign(times=2), weights="times").total_weight == 2 * ROWS
+    for times, said in (("region", "must hold numbers"), (np.full(ROWS, np.nan), "negative or missing")):
+        with pytest.raises(shardmc.ShardmcError, match=said):
+            weighted.loo(table, weights=times)
+    for options, said in (({"by": ["shop"]}, "by must be"), ({"sample": 10.5}, "must be a whole number")):
+        with pytest.raises(shardmc.ShardmcError, match=said):
+            simple.loo(table, **options)
     results = {"plain": simple.loo(table, by="shop"), "shops": mixed.loo(table)}
     assert list(shardmc.compare_models(results).index) == ["shops", "plain"]
 

@@ -205,6 +205,18 @@ def test_a_link_in_place_of_the_runs_own_files_is_refused(tmp_path, finished_run
         assert outside.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["shards", "report.html"])
+def test_a_run_with_a_link_is_not_discarded(tmp_path, finished_run, name):
+    outside = tmp_path / "outside"
+    (finished_run / "report.html").write_text("mine")
+    os.replace(finished_run / name, outside)
+    (finished_run / name).symlink_to(outside)
+    before = sorted(path.name for path in (finished_run / "shards").iterdir())
+    with Run(finished_run) as run, pytest.raises(RunError, match="is a link"):
+        run.discard()
+    assert sorted(path.name for path in (finished_run / "shards").iterdir()) == before
+
+
 def test_a_damaged_file_is_kept_aside(finished_run, shard_file, manifest):
     shard_file.write_bytes(b"perhaps somebody's only copy")
     Run.open(finished_run, manifest).close()

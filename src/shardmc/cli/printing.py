@@ -88,6 +88,7 @@ def as_data(posterior: Posterior) -> dict[str, Any]:
     return {
         "formula": None if regression is None else regression.formula,
         "family": None if regression is None else regression.family_in_words,
+        "roles": {} if regression is None else regression.roles,
         **{key: posterior.origin.get(key) for key in ("data", "date")},
         "rows": posterior.plan.rows,
         "shards": posterior.shards.num_shards,

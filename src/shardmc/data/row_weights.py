@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from shardmc.data.columns import as_numpy
+from shardmc.data.partition import refuse_negative
 from shardmc.data.source import Source
 from shardmc.types import Finding
 
@@ -62,6 +63,7 @@ def read_weights(source: Source, weights: Any) -> RowWeights:
     for piece in _pieces(source, given):
         if piece.dtype.kind not in "fiub":
             return RowWeights(given)
+        refuse_negative(float(piece.min(initial=0)))
         total += float(np.nansum(piece, dtype=np.float64))
         squares += float(np.nansum(np.square(piece, dtype=np.float64)))
         count += len(piece)

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 def with_rows_of_formula(
     posterior: Posterior, data: Data, *, weights: Any, rows: int, draws: int, seed: int
 ) -> xr.DataTree:
-    """`Posterior.to_arviz` for a formula. Without log_likelihood for group terms and adjusted draws, see `loo`."""
+    """`Posterior.to_arviz` for a formula.
+
+    Without log_likelihood for group terms and adjusted draws, see `loo`, and without posterior_predictive for censored
+    times: simulated times are whole, so a comparison with the observed ones would mislead.
+    """
     design = design_of(posterior)
     groups = [name for factor in design.factors for name in factor.columns]
     also = [*groups, *([weights] if isinstance(weights, str) else [])]
@@ -36,9 +40,11 @@ def with_rows_of_formula(
     name = design.roles.response_text
     values = design.roles.response_values(chunk, design.family.levels_of_response)
     observed = {name: values}
-    rng = generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK)
-    totals = values.sum(axis=1) if design.family.takes_counts else None
-    simulated = {name: predictor.simulated(chunk, len(table), rng, totals)}
+    simulated = None
+    if design.roles.censored is None:
+        rng = generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK)
+        totals = values.sum(axis=1) if design.family.takes_counts else None
+        simulated = {name: predictor.simulated(chunk, len(table), rng, totals)}
     if design.factors or posterior.adjusted is not None:
         return assembled(posterior, sample, observed, None, simulated)
     model = build_model(design, {})

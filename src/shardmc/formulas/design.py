@@ -283,7 +283,7 @@ def note_on_location(design: Design) -> tuple[str, ...]:
     name, own = location_name(design), design.family.location
     if name == own or not design.has_location:
         return ()
-    shifts = [(n, s) for n, s in zip(design.names, design.scaling.shifts.tolist(), strict=True) if s]
+    shifts = [(n, s) for n, s in zip(design.column_names, design.scaling.shifts.tolist(), strict=True) if s]
     listed = ", ".join(f"{column} at {shift:.6g}" for column, shift in shifts[:3])
     more = f" and {len(shifts) - 3} more columns at their means" if len(shifts) > 3 else ""
     at = f" of a row with {listed}{more}" if shifts else ""

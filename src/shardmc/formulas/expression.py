@@ -56,6 +56,10 @@ _ELSEWHERE = {
     "factor": "write C(...) for a category",
     "relevel": "write C(g, contr.treatment('b')) for a category whose reference level is 'b'",
     "ifelse": "write np.where(...)",
+    "Surv": "write the time alone on the left, and give a column that is 1 where the time is censored, and 0 where the "
+    "event happened, as the option censored= (--censored on the command line)",
+    "gp": f"there are no Gaussian processes; {_SPLINE}",
+    "mo": "there are no monotonic effects; write C(...) for a category",
     "ns": _SPLINE,
     "s": _SPLINE,
     "t2": _SPLINE,

@@ -181,7 +181,14 @@ def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
         refuse_words_of_python(text)
         if re.search(r"\bas\.factor\b", text):
             raise ModelError(f"as.factor in {text!r} is not allowed: write C(...) for a category.") from None
+        if re.match(r"\s*(bf|brmsformula|mvbind)\s*\(", text):
+            raise ModelError(
+                f"The formula {text!r} is not understood: write one formula, such as 'y ~ x'. Only the mean has "
+                "predictors."
+            ) from None
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        if text.count("(") != text.count(")"):
+            reason = f"it has {text.count('(')} opening and {text.count(')')} closing brackets"
         raise ModelError(f"The formula {text!r} is not understood: {reason}.") from None
 
 
@@ -366,7 +373,8 @@ class Roles:
             first = next(iter(values.tolist()), "yes")
             raise DataError(
                 f"The response {expression.text!r} holds text, such as {first!r}; numbers are needed. For two "
-                f'outcomes write which is a success: "I({expression.text} == {first!r}) ~ ...".'
+                f'outcomes write which is a success: "I({expression.text} == {first!r}) ~ ...". Three or more are '
+                "family 'categorical', or 'ordinal' if they have an order."
             )
         return values.astype(np.float64)
 

@@ -31,7 +31,14 @@ from shardmc.pipeline.grouping import recentered
 from shardmc.pipeline.stage import Job
 from shardmc.posterior import Posterior
 from shardmc.posterior.elpd import Loo
-from shardmc.posterior.loo import chosen_rows, importance, refuse_other_model, relative_efficiency, thinned
+from shardmc.posterior.loo import (
+    chosen_rows,
+    importance,
+    refuse_below,
+    refuse_other_model,
+    relative_efficiency,
+    thinned,
+)
 from shardmc.posterior.prediction import AT_ONCE
 from shardmc.programs.compiled import jit
 from shardmc.sample import Auto
@@ -53,8 +60,7 @@ def loo_of_groups(
     seed: int,
 ) -> Loo:
     """PSIS-LOO of whole groups, with importance sampling for `sample` of them."""
-    if sample < 2 or draws < 2:
-        raise OptionError(f"sample and draws must be 2 or more; {sample!r} and {draws!r} were given.")
+    refuse_below(2, sample=sample, draws=draws)
     if weights is not None or posterior.plan.weighted:
         raise OptionError("loo leaves out whole groups only for a posterior that was fitted without weights.")
     left_out = _left_out(design, by)
@@ -93,6 +99,8 @@ def loo_of_groups(
 
 def _left_out(design: Design, by: str | None) -> tuple[str, ...]:
     """The columns that name the groups."""
+    if by is not None and not isinstance(by, str):
+        raise OptionError(f"by must be the name of a column, or of several as in 'a:b', not {by!r}.")
     if design.unit is None:
         assert by is not None
         return tuple(by.split(":"))

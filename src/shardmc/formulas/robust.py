@@ -173,8 +173,10 @@ class _Codes:
             )
         encoded = table.column(column).combine_chunks()
         encoded = encoded if isinstance(encoded, pa.DictionaryArray) else encoded.dictionary_encode()
-        own = [self.known.setdefault(value, len(self.known)) for value in encoded.dictionary.to_pylist()]
-        return np.array(own, np.int64)[as_numpy(encoded.indices)]
+        # A category may have levels that no row has.
+        used, codes = np.unique(as_numpy(encoded.indices), return_inverse=True)
+        levels = encoded.dictionary.take(pa.array(used)).to_pylist()
+        return np.array([self.known.setdefault(level, len(self.known)) for level in levels], np.int64)[codes]
 
 
 @final

@@ -45,9 +45,9 @@ def read_spelling(text: str) -> Spelled:
     if not tilde or len(text) > LONGEST:
         return Spelled(text)
     trials = None
-    for _, stop, inside in _calls(left, "cbind"):
+    for start, stop, inside in _calls(left, "cbind"):
         parts = [part.strip() for part in _split(inside)]
-        if len(parts) != 2 or not all(parts) or left[stop:].strip():
+        if len(parts) != 2 or not all(parts) or left[:start].strip() or left[stop:].strip():
             raise ModelError("cbind needs two columns, as in 'cbind(successes, failures) ~ x'.")
         left = parts[0] if _NAME.fullmatch(parts[0]) else f"I({parts[0]})"
         trials = f"({parts[0]}) + ({parts[1]})"
@@ -89,12 +89,10 @@ def without_terms(pieces: Sequence[str], refusal: str) -> str:
             raise ModelError(refusal)
         if before.endswith("+"):
             fixed = f"{before[:-1].rstrip()} {after}" if after else before[:-1].rstrip()
-        elif after.startswith("+"):
-            fixed = f"{before} {after[1:].lstrip()}"
-        elif before.endswith("~"):
-            fixed = f"{before} 1 {after}"
-        else:
+        elif not before.endswith("~"):
             raise ModelError(refusal)
+        else:
+            fixed = f"{before} {after[1:].lstrip()}" if after.startswith("+") else f"{before} 1 {after}"
     return fixed.strip()
 
 

@@ -138,7 +138,8 @@ def fit(
         A folder for finished shards. The same call with the same folder resumes an interrupted run.
     overwrite
         Whether a run that is in the folder already is removed and started again, whatever it computed. Only its own
-        files are removed, after the new model is checked; a folder with other files and no run is refused.
+        files are removed, after the new model and all options are checked; a folder with other files and no run is
+        refused.
     progress
         True, False, or a function that is called as progress(stage, done, total). By default bars show the stages and
         how long they will take where a person is looking: if stderr is a terminal, and in notebooks. True writes lines
@@ -192,8 +193,13 @@ def fit(
             own = sampler.content(rows.row_shapes()) if isinstance(sampler, Gibbs) else vars(sampler)
             content = fingerprint(partition.fingerprint, own, vars(combiner))
             plan = Plan(rows=rows.num_rows, shards=count, content=content, **asked)
-            folder.begin(source, rows, bound, plan)
+            if not overwrite:
+                folder.begin(source, rows, bound, plan)
             blocks = driver.timed("split", rows.split, partition, seed)
+            if (
+                overwrite
+            ):  # a mistake in weights or strata, found while rows are split, does not cost the earlier run
+                folder.begin(source, rows, bound, plan)
         if isinstance(blocks, GroupedBlocks) and certify is True and certified is not None:
             certified = replace(certified, rows=GROUPS_CERTIFIED)
         job = Job(

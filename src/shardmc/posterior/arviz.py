@@ -22,6 +22,7 @@ from shardmc.names import axis_names, stored, stored_axis
 from shardmc.posterior.loo import (
     chosen_rows,
     over_draws,
+    refuse_below,
     refuse_other_model,
     row_weights,
     rows_of_model,
@@ -59,10 +60,7 @@ class Sample:
         posterior: Posterior, count: int, rows: int, draws: int, seed: int, weights: np.ndarray | None
     ) -> Sample:
         """A random sample of the rows, and draws spread evenly over each chain."""
-        if rows < 1 or draws < 1:
-            raise OptionError(
-                f"rows and draws must be positive whole numbers; {rows!r} and {draws!r} were given."
-            )
+        refuse_below(1, rows=rows, draws=draws)
         index, chains = thinned(posterior, draws)
         needed = min(rows, count) * len(index)
         if needed > MOST:
@@ -155,17 +153,25 @@ def assembled(
         groups[name] = xr.Dataset(variables, coords={**found.drop_vars(["chain", "draw"]).coords, **own})
     row = {"row": sample.positions}
     said = {"rows": sample.count, "sampled_rows": len(sample.positions)}
-    per_row = {stored(name): (_axes(name, v, 1), v) for name, v in observed.items()}
+    per_row = {_variable(name): (_axes(name, v, 1), v) for name, v in observed.items()}
     groups["observed_data"] = xr.Dataset(per_row, coords=row, attrs=said)
     groups["constant_data"] = xr.Dataset({"row_weight": ("row", sample.row_weight)}, coords=row, attrs=said)
     for group, values in (("log_likelihood", log_likelihood), ("posterior_predictive", simulated)):
         if values is not None:
             chained = {
-                stored(name): (("chain", "draw", *_axes(name, v, 2)), v.reshape(chains, each, *v.shape[1:]))
+                _variable(name): (
+                    ("chain", "draw", *_axes(name, v, 2)),
+                    v.reshape(chains, each, *v.shape[1:]),
+                )
                 for name, v in values.items()
             }
             groups[group] = xr.Dataset(chained, coords={**own, **row}, attrs=said)
     return xr.DataTree.from_dict(groups)
+
+
+def _variable(name: str) -> str:
+    """The name of an array, which must not be that of the axis of rows."""
+    return "%72ow" if name == "row" else stored(name)
 
 
 def _axes(name: str, values: np.ndarray, leading: int) -> tuple[str, ...]:

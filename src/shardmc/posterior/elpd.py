@@ -100,8 +100,8 @@ class Loo:
 
     @property
     def _num_bad(self) -> int:
-        """Rows whose Pareto k is too large, or has no value because the importance weights have none."""
-        return int((~(self.pareto_k <= self.good_k)).sum())
+        """Rows that count whose Pareto k is too large, or has no value because the importance weights have none."""
+        return int((~(self.pareto_k <= self.good_k) & (self.weights_i > 0)).sum())
 
     @property
     def sentence(self) -> str:

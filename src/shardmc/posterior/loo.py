@@ -81,12 +81,17 @@ def row_weights(posterior: Posterior, source: Source, weights: Any) -> np.ndarra
         if weights not in source.column_names:
             raise unknown("weights column", weights, source.column_names)
         weights = np.concatenate([as_numpy(t.column(weights)) for t in source.tables([weights])])
-    found = np.asarray(weights, np.float64)
+    given = np.asarray(weights)
+    if given.dtype.kind not in "fiub":
+        raise OptionError(f"weights holds {given.dtype} entries; it must hold numbers.")
+    found = given.astype(np.float64)
     if found.shape != (source.num_rows,):
         raise OptionError(
             f"weights has shape {found.shape}; it must be a column's name, or hold one entry for each of the "
             f"{source.num_rows:,} rows."
         )
+    if not (found >= 0).all():
+        raise DataError("weights has entries that are negative or missing; give those of the fit.")
     return found
 
 
@@ -102,8 +107,7 @@ def leave_one_out(
     seed: int,
 ) -> Loo:
     """PSIS-LOO of `count` rows that come piece by piece, with importance sampling for `sample` of them."""
-    if sample < 2 or draws < 2:
-        raise OptionError(f"sample and draws must be 2 or more; {sample!r} and {draws!r} were given.")
+    refuse_below(2, sample=sample, draws=draws)
     refuse_other_model(posterior, model)
     chosen = chosen_rows(count, sample, seed)
     index, layout = thinned(posterior, draws)
@@ -135,6 +139,13 @@ def refuse_other_model(posterior: Posterior, model: Model) -> None:
             f"The model has the coordinates {', '.join(model.names)}, but the posterior has "
             f"{', '.join(posterior.names)}: give the model that was fitted."
         )
+
+
+def refuse_below(least: int, **given: int) -> None:
+    """Refuse options that are not whole numbers, or are smaller than that."""
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise OptionError(f"{name} must be a whole number, {least} or more; {value!r} was given.")
 
 
 def chosen_rows(count: int, sample: int, seed: int) -> np.ndarray:

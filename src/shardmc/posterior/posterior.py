@@ -99,7 +99,7 @@ class Posterior:
 
     @property
     def model(self) -> str:
-        """The model in one line: formula, family and data; or the names of the parameters.
+        """The model in one line: formula, family, offset and the like, and data; or the names of the parameters.
 
         Examples
         --------
@@ -113,9 +113,9 @@ class Posterior:
             names = list(map(shown, self.draws))
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
             return f"a model of {', '.join(names[:6])}{more}" + (f", rows{of}" if of else "")
-        return f"{self.regression.formula}, family {self.regression.family_in_words}" + (
-            f", rows{of}" if of else ""
-        )
+        options = "".join(f", {role} {shown(str(column))}" for role, column in self.regression.roles.items())
+        family = self.regression.family_in_words
+        return f"{self.regression.formula}, family {family}{options}" + (f", rows{of}" if of else "")
 
     @property
     def chains(self) -> tuple[int, int]:
@@ -320,7 +320,8 @@ class Posterior:
         Groups: `posterior` and `sample_stats` of some draws, `observed_data`, `log_likelihood`,
         `posterior_predictive`, and `constant_data` with `row_weight`. Their rows are a random sample, with the row
         numbers as coordinates. Sums over its rows, with these weights, estimate sums over all rows. (For all rows,
-        `loo` has the right sum and standard error.)
+        `loo` has the right sum and standard error.) With `censored=` there is no `posterior_predictive`, because whole
+        simulated times cannot be compared with censored ones.
 
         Parameters
         ----------

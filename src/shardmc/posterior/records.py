@@ -96,6 +96,14 @@ class Regression(_Record):
         """The response as the formula has it."""
         return self.formula.partition("~")[0].strip()
 
+    @property
+    def roles(self) -> dict[str, str | int]:
+        """Options of `glm` that name a column (or, for trials, a number), as far as they were given."""
+        stored = self.design["roles"]
+        return {
+            role: stored[role] for role in ("offset", "exposure", "trials", "censored") if stored.get(role)
+        }
+
 
 @dataclass(frozen=True)
 class PredictiveCheck(_Record):

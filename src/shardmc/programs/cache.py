@@ -51,6 +51,7 @@ def keep_programs(folder: str | os.PathLike[str] | None = None, *, size: float =
         return Path(chosen)
     path = cache_folder() if folder is None else Path(folder).absolute()
     _make(path)
+    _drop_unfinished(path)
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)
     jax.config.update("jax_compilation_cache_max_size", int(size * (1 << 30)))
@@ -65,6 +66,7 @@ def keep_programs_of_command() -> None:
             _make(cache_folder())
         except OptionError:
             return  # the command works without
+        _drop_unfinished(cache_folder())
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder())
         os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_MOST_BYTES))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(WORTH_KEEPING))
@@ -95,6 +97,29 @@ def _make(path: Path) -> None:
             f"shardmc does not keep programs in {str(path)!r}: other users can write there. Choose another folder, or "
             "make it yours alone (chmod 700)."
         )
+
+
+def _drop_unfinished(path: Path) -> None:
+    """Delete programs that a killed process had not written to the end.
+
+    JAX writes a program, and then the time of its use. If one program has no time, JAX cannot find out which are the
+    oldest, keeps no new ones, and warns about each.
+    """
+
+    def unfinished() -> list[Path]:
+        names = set(os.listdir(path))
+        programs = (name for name in names if name.endswith("-cache"))
+        return [path / name for name in programs if f"{name.removesuffix('-cache')}-atime" not in names]
+
+    try:
+        if unfinished():  # or another process is writing it, which has the lock
+            import filelock
+
+            with filelock.FileLock(path / ".lockfile", timeout=1):
+                for program in unfinished():
+                    program.unlink(missing_ok=True)
+    except OSError:
+        return  # the next process tries again
 
 
 def _processor() -> str:

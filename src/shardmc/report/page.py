@@ -190,7 +190,7 @@ def _facts(posterior: Posterior, frame: pd.DataFrame) -> list[tuple[str, str]]:
         ("draws", count(posterior.num_draws)),
         ("smallest ESS", count(_extreme(ess, np.fmin))),
         ("largest R-hat of all draws", fixed(_extreme(r_hat, np.fmax), 3)),
-        ("shards", count(posterior.shards.num_shards)),
+        ("shards" if posterior.shards.num_shards > 1 else "shard", count(posterior.shards.num_shards)),
     ]
     certificate = posterior.certificate
     if certificate is not None:

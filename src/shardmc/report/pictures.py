@@ -108,7 +108,7 @@ def marginal_key(posterior: Posterior) -> list[tuple[str, str]]:
     lines = [("combined", "combined posterior"), ("before", f"{shards}, as sampled")]
     if posterior.shard is not None:
         polished = ", and polished" if posterior.polished is not None and posterior.polished.rounds else ""
-        lines.append(("after", f"the same shards, moved by the combiner{polished}"))
+        lines.append(("after", f"the same, moved by the combiner{polished}"))
     return lines
 
 

@@ -182,7 +182,7 @@ def shard_table(posterior: Posterior, most: int = 8) -> Table:
     ]
     head = (
         "shard",
-        "rows",
+        "rows" if posterior.groups is None else "groups",
         "sampler",
         "acceptance",
         "divergences",
@@ -225,6 +225,7 @@ def model_pairs(posterior: Posterior) -> list[tuple[str, str]]:
     found = [("formula", regression.formula)] if regression is not None else [("model", posterior.model)]
     if regression is not None:
         found += [("family", regression.family_in_words), ("response", regression.response)]
+        found += [(role, str(column)) for role, column in regression.roles.items()]
     dropped = regression.dropped_rows if regression is not None else 0
     rows = count(posterior.plan.rows) + (
         f" ({count(dropped)} with missing values were dropped)" if dropped else ""
@@ -318,16 +319,11 @@ def call(plan: Plan, regression: Regression | None = None, adjusted: Adjusted | 
 
 def _arguments(regression: Regression) -> list[str]:
     """The arguments of glm that describe the model. Priors come from the result, since defaults depend on the rows."""
-    roles = regression.design["roles"]
     return [
         repr(regression.formula),
         "data",
         f"family={regression.family_in_words!r}",
-        *[
-            f"{role}={roles[role]!r}"
-            for role in ("offset", "exposure", "trials", "censored")
-            if roles.get(role)
-        ],
+        *[f"{role}={column!r}" for role, column in regression.roles.items()],
         *["drop_missing=True"] * bool(regression.dropped_rows),
         *["drop_collinear=True"] * bool(regression.design["encoder"].get("left_out")),
         "priors=posterior.regression.priors",

@@ -124,9 +124,11 @@ class Run:
         stored = read_manifest(self.folder)
         if stored is None:
             return
-        shards = [shard_path(self.folder, shard) for shard in range(stored.num_shards)]
+        shards_folder(self.folder)  # refuses a link: files behind it are not the run's own
+        paths = [shard_path(self.folder, shard) for shard in range(stored.num_shards)]
+        paths += [inside(self.folder, name) for name in (*_OWN, MANIFEST)]
         try:
-            for path in (*shards, *(inside(self.folder, name) for name in _OWN), self.folder / MANIFEST):
+            for path in paths:
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise RunError(

@@ -56,7 +56,6 @@ def prepared(formula: str, rows: pd.DataFrame | None = None, family: Family | No
         ("b ~ (1 + x + z + of_group | g)", "bernoulli", ModelError, "has 4 effects .* takes up to 3"),
         ("y ~ x + (1 + C(school) * x * z | g)", "gaussian", ModelError, "correlations; at most 200"),
         ("y ~ x + (1 | g/school)", "gaussian", DataError, r"write \(1 \| school/g\)"),
-        ("y ~ x + offset(z) + (1 | g)", "gaussian", ModelError, "the option offset="),
         ("y ~ s(x) + (1 | g)", "gaussian", ModelError, r"bs\(x, df=5\)"),
     ],
 )

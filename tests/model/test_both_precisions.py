@@ -121,11 +121,21 @@ def test_formulas_in_both_precisions(family):
         "ordinal": rng.integers(0, 3, ROWS),
         "poisson": rng.poisson(mean),
         "negative_binomial": rng.poisson(mean * rng.gamma(2.0, 0.5, ROWS)),
+        "zero_inflated_poisson": rng.poisson(mean) * (rng.random(ROWS) < 0.7),
+        "zero_inflated_negative_binomial": rng.poisson(mean * rng.gamma(2.0, 0.5, ROWS))
+        * (rng.random(ROWS) < 0.7),
         "gamma": rng.gamma(2.0, mean / 2),
+        "lognormal": rng.lognormal(0.2 * x),
+        "inverse_gaussian": rng.wald(mean, 2.0),
+        "weibull": mean * rng.weibull(1.5, ROWS),
+        "beta": rng.beta(2.0, 3.0, ROWS),
+        "categorical": rng.integers(0, 3, ROWS),
     }.get(family, x + rng.standard_t(5, ROWS))
-    table = {"x": x, "y": np.asarray(response).astype(float if family != "ordinal" else int)}
+    whole = family in ("ordinal", "categorical")
+    counts = {name: rng.poisson(2.0, ROWS) for name in "abc"}
+    table = {"x": x, "y": np.asarray(response).astype(int if whole else float), **counts}
     prepared = prepare(
-        "y ~ x",
+        "c(a, b, c) ~ x" if family == "multinomial" else "y ~ x",
         as_source(table),
         named_family(family),
         None,

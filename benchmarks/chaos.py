@@ -7,9 +7,9 @@ is chosen at random (sampling above all), until the run is finished. Its draws m
 no shard that was finished before a kill may be computed again. In the cases with Dask, every second kill hits a worker,
 and the driver must finish without it.
 
-Takes about a quarter of an hour on two cores. The seed chooses the stages and the moments; a kill comes some milliseconds after
-an event, so that two runs of this script are alike and not equal. Prints and writes docs/benchmarks/chaos.md. Ends with
-exit code 1 unless all runs survived, identical, with nothing lost.
+Takes about a quarter of an hour on two cores. The seed chooses the stages and the moments; a kill comes some
+milliseconds after an event, so that two runs of this script are alike and not equal. Prints and writes
+docs/benchmarks/chaos.md. Ends with exit code 1 unless all runs survived, identical, with nothing lost.
 """
 
 from __future__ import annotations

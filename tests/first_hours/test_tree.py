@@ -397,8 +397,10 @@ def test_arviz_plots_takes_the_tree_as_it_is(table, posterior):
     except Exception as error:  # 0.8 does not fit matplotlib 3.11
         pytest.skip(f"arviz-plots cannot be imported: {error}")
     for plot in (plots.plot_forest, plots.plot_dist, plots.plot_rank):
-        plot(posterior.tree, var_names=["region", "sigma"], backend="matplotlib")
-    plots.plot_ppc_dist(posterior.to_arviz(table, rows=100, draws=50), backend="matplotlib")
+        shown = plot(posterior.tree, var_names=["region", "sigma"], backend="matplotlib")
+        assert isinstance(shown, plots.PlotCollection)
+    shown = plots.plot_ppc_dist(posterior.to_arviz(table, rows=100, draws=50), backend="matplotlib")
+    assert isinstance(shown, plots.PlotCollection)
 
 
 def test_arviz_0_takes_the_tree(posterior):

@@ -18,7 +18,7 @@ PILOT = 1_000
 """Points with which the proposal is fitted to the product."""
 
 
-# Not the `jit` of shardmc: without XLA's fused kernels this is four times slower, and its sums are right with them.
+# Not the `jit` of shardmc: without XLA's fused kernels this is slower, and its sums are right with them.
 @jax.jit
 def _log_sum_kernels(points: jax.Array, centers: jax.Array, offsets: jax.Array) -> jax.Array:
     """log sum_t exp(points . center_t + offset_t), for points (chunk, CHUNK, dim); (chunk, CHUNK)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
@@ -85,11 +86,9 @@ def find_dependences(products: np.ndarray) -> dict[int, list[int]]:
     """
     sizes = np.sqrt(np.diag(products))
     scaled = products / np.outer(sizes, sizes)
-    try:
+    with suppress(np.linalg.LinAlgError):  # not positive definite: there are dependent columns
         if np.diag(np.linalg.cholesky(scaled)).min(initial=1.0) > _DEPENDENT:
             return {}
-    except np.linalg.LinAlgError:
-        pass
     taken: list[int] = []
     found: list[int] = []
     lower = np.zeros_like(scaled)

@@ -16,7 +16,7 @@ from scipy import special
 from shardmc.errors import DataError
 from shardmc.formulas.chunk import Level
 from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic
-from shardmc.formulas.families.levels import Levels
+from shardmc.formulas.families.levels import HasLevels, Levels
 from shardmc.formulas.priors import Prior
 from shardmc.model import Parameter
 
@@ -25,7 +25,6 @@ class _MultinomialLogit(Family):
     """log(P(level k) / P(first level)) = eta_k, so that the first level is the reference."""
 
     several_predictors = True
-    mean_is_probability = True
     levels: tuple[Level, ...]
 
     @property
@@ -90,7 +89,7 @@ class Categorical(_MultinomialLogit, Levels):
 
 @final
 @dataclass(frozen=True)
-class Multinomial(_MultinomialLogit):
+class Multinomial(_MultinomialLogit, HasLevels):
     """y counts how often each level occurred in the trials of a row, with the multinomial logit of its probability.
 
     Log-likelihood sum_k y_k eta_k - n log(1 + sum_k e^eta_k), with n = sum_k y_k, relative to the row's own shares, so
@@ -99,18 +98,6 @@ class Multinomial(_MultinomialLogit):
 
     name = "multinomial"
     takes_counts = True
-    levels: tuple[Level, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", tuple(self.levels))
-
-    @property
-    def levels_of_response(self) -> tuple[Level, ...]:
-        return self.levels
-
-    @property
-    def exp_of_link(self) -> str:
-        return "odds_ratio"
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None

@@ -1,4 +1,4 @@
-"""What families share whose response is one of a few levels."""
+"""What families share whose response has a few levels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ _MOST_LEVELS = 50
 
 
 @dataclass(frozen=True)
-class Levels(Family):
-    """y is one of three or more levels. Rows hold the level's number."""
+class HasLevels(Family):
+    """The response belongs to levels: one of them in each row, or counts of all of them."""
 
-    learns_from_one_row = False
-    takes_levels = True
     mean_is_probability = True
-    kinds_of_levels: ClassVar[str]
-    """What a response may hold, for messages."""
     levels: tuple[Level, ...] = ()
 
     def __post_init__(self) -> None:
@@ -36,6 +32,16 @@ class Levels(Family):
     @property
     def exp_of_link(self) -> str:
         return "odds_ratio"
+
+
+@dataclass(frozen=True)
+class Levels(HasLevels):
+    """y is one of three or more levels. Rows hold the level's number."""
+
+    learns_from_one_row = False
+    takes_levels = True
+    kinds_of_levels: ClassVar[str]
+    """What a response may hold, for messages."""
 
     def with_levels(
         self, levels: Sequence[Level] | None, response: ResponseSummary

@@ -1,5 +1,7 @@
 """The independence sampler's proposals: how many, and that the first ones are left out."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,3 +42,36 @@ def test_acceptance_is_that_of_all_proposals_however_few_draws_are_kept(target):
     )
     assert one == eight
     assert any(0 < share < 1 for share in one)
+
+
+@pytest.fixture(scope="module")
+def with_noise():
+    """Draws of a standard normal whose log density has noise that changes from point to point, as rounding does."""
+
+    def draws(size, shift=0.0):
+        def log_likelihood(params, rows):
+            b = params["b"]
+            rough = np.sqrt(2) * size * jnp.sin(3e4 * (b[0] + np.sqrt(2) * b[1]))
+            return -0.5 * jnp.sum((b - shift) ** 2) + rough + 0 * rows
+
+        model = Model(log_likelihood, None, {"b": 2})
+        target = Target(model, jnp.zeros(1), jnp.ones(1), DeviceFrame(jnp.zeros(2), jnp.eye(2)))
+        return jax.jit(lambda key: Independence().sample(target, key, 40_000, ()))(jax.random.key(0))
+
+    return draws
+
+
+def _is_standard(chains):
+    """Whether means and variances are 0 and 1, up to five standard errors for an autocorrelation time of 2."""
+    draws = np.asarray(chains.u[0])
+    return np.abs(draws.mean(axis=0)).max() < 0.035 and np.abs(draws.var(axis=0) - 1).max() < 0.05
+
+
+def test_noise_of_the_log_density_leaves_the_posterior_and_lowers_the_acceptance(with_noise):
+    """It falls by no more than erfc(size / 2), as for normal noise: the choice of the precision rests on that."""
+    quiet = with_noise(0.0)
+    for size in (0.1, 0.5):
+        noisy = with_noise(size)
+        assert _is_standard(noisy)
+        assert math.erfc(size / 2) - 0.01 < float(noisy.acceptance / quiet.acceptance) < 1
+    assert not _is_standard(with_noise(0.5, shift=0.1))

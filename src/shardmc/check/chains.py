@@ -19,6 +19,8 @@ _LOWEST_ACCEPTANCE = 0.1
 _FEWEST_EFFECTIVE = 400
 _LEVEL = 0.01
 """The chance that any R-hat of chains that mix is called too large."""
+_TOGETHER = 32
+"""Number of shards looked at together: few enough for their draws to stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,11 @@ def diagnose(
         group = [i for i, c in enumerate(chains) if c.shape == shape and np.isfinite(c).all()]
         if not group:
             continue
-        series = np.moveaxis(np.stack([chains[i] for i in group]), -1, 1)  # (shard, dim, chain, draw)
         most = shape[0] * shape[1]
-        ess[group] = np.minimum(effective_size(series), most)
-        r_hat[group] = split_r_hat(series)
+        for some in (group[i : i + _TOGETHER] for i in range(0, len(group), _TOGETHER)):
+            series = np.moveaxis(np.stack([chains[i] for i in some]), -1, 1)  # (shard, dim, chain, draw)
+            ess[some] = np.minimum(effective_size(series), most)
+            r_hat[some] = split_r_hat(series)
         limit[group] = _r_hat_limit(shape[0], shape[1], np.median(ess[group], axis=0) / most, len(chains))
     found = [
         *_divergences(divergences),

@@ -11,9 +11,12 @@ from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.errors import ModelError
 from shardmc.locate import DECREMENT, gradients, influential, locate, locate_shards
+from shardmc.locate.ascent import Ascent
 from shardmc.locate.leverage import RowLeverage, _positions
+from shardmc.locate.terms import Evaluator
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
+from shardmc.types import Frame
 
 
 def regression(num_rows=4_000, dim=3, scale=1.0, seed=0):
@@ -158,6 +161,28 @@ def leverage(model, blocks, mode, engine):
     shares, frame = blocks.shares.astype(np.float32), DeviceFrame.of(mode.frame)
     found = dict(engine.map(RowLeverage(model), blocks, shares, frame))
     return [np.asarray(found[i])[:size] for i, size in enumerate(blocks.sizes)]
+
+
+@pytest.mark.parametrize("curvature_ratio", [1.0, 1e-4])
+def test_a_first_step_with_the_curvature_of_a_sample_leads_to_the_mode(curvature_ratio):
+    """As for very many rows. With a curvature that is far too small the step is too long, and is not taken."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(3_000, 2)).astype(np.float32)
+    y = (rng.random(3_000) < 1 / (1 + np.exp(-x @ [1.0, -2.0]))).astype(np.float32)
+    model = Model(
+        lambda p, rows: rows[1] * (rows[0] @ p["b"]) - jnp.logaddexp(0, rows[0] @ p["b"]), None, {"b": 2}
+    )
+    blocks, engine = as_source((x, y)).split(Partition(4), 0), Local()
+    right = locate(model, blocks, engine)
+    basis = right.frame.basis / np.sqrt(curvature_ratio)
+    near = Frame(right.theta + right.frame.basis @ [20.0, -10.0], basis)
+    ascent = Ascent(Evaluator(model, blocks, engine), None, near, is_estimated=True)
+    assert not ascent.arrived(1e9)
+    assert ascent.climb(DECREMENT)
+    mode = ascent.mode()
+    gap = mode.theta - right.theta
+    assert np.sqrt(gap @ right.curvature @ gap) < 2 * DECREMENT
+    np.testing.assert_allclose(mode.curvature, right.curvature, rtol=2e-3, atol=0.5)
 
 
 def test_leverage_is_the_hat_matrix_diagonal_for_a_gaussian_regression():

@@ -143,6 +143,8 @@ class Ascent:
     evaluate: Evaluator
     shards: Sequence[int] | None
     frame: Frame
+    is_estimated: bool = False
+    """Whether the curvature at the starting point is the frame's own, which was found from a sample of the rows."""
     local: Quadratic = field(init=False)
     terms: Terms = field(init=False)
     whitened: bool = False
@@ -161,7 +163,14 @@ class Ascent:
 
     def __post_init__(self) -> None:
         self.double = jnp.result_type(float) == jnp.float64
-        self.terms = self.evaluate(self.frame, np.zeros(self.frame.dim), self.shards)
+        self.whitened = self.is_estimated
+        self._evaluate_here()
+
+    def _evaluate_here(self) -> None:
+        if self.is_estimated:
+            self.terms = self.evaluate.with_unit_curvature(self.frame)
+        else:
+            self.terms = self.evaluate(self.frame, np.zeros(self.frame.dim), self.shards)
         if self.terms.finite:
             self.local = self._quadratic(self.terms)
 
@@ -186,6 +195,11 @@ class Ascent:
         climbs = there.gain >= 1e-3 * step.predicted - noise
         if local is not None and near and before < 2.0:
             climbs |= local.definite and local.decrement < 0.5 * before
+        if self.is_estimated and (local is None or not climbs):
+            self.is_estimated = False
+            self._evaluate_here()
+            return
+        self.is_estimated = False
         if local is None or not climbs:
             self.whitened, self.rejected = whitened, self.rejected + 1
             self.radius = step.length * _shrinkage(there.gain, float(self.local.slope @ step.u))
@@ -218,7 +232,7 @@ class Ascent:
     def arrived(self, tolerance: float) -> bool:
         """Whether the next step, which is not evaluated, ends at the mode."""
         # Curvature can be trusted only in coordinates of a curvature, not in the user's.
-        if not (self.whitened and self.local.definite and np.isinf(self.radius)):
+        if self.is_estimated or not (self.whitened and self.local.definite and np.isinf(self.radius)):
             return False
         if self.local.values[0] < _SETTLED or self.slow >= 2:
             return False

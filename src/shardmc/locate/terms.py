@@ -43,6 +43,17 @@ class SubposteriorTerms:
 
 
 @dataclass(frozen=True)
+class SubposteriorSlope:
+    """Program: the gradient of a shard's rescaled log subposterior at the centre of a frame."""
+
+    model: Density
+    density_only: ClassVar = True
+
+    def __call__(self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame) -> jax.Array:
+        return jax.grad(Target(self.model, rows, weights, frame).log_density)(jnp.zeros_like(frame.center))
+
+
+@dataclass(frozen=True)
 class Terms:
     """Log posterior gain over a frame's centre, gradient and curvature at a point, in the frame's coordinates."""
 
@@ -83,6 +94,20 @@ class Evaluator:
             curvature += weight * terms[2]
             self._last[2].append(terms[1:])
         return Terms(gain, gradient, (curvature + curvature.T) / 2)
+
+    def with_unit_curvature(self, frame: Frame) -> Terms:
+        """Terms at the centre of a frame whose coordinates are about those of the posterior's curvature.
+
+        Only the gradient is computed, from all shards, which costs a fraction of the curvature.
+        """
+        results = self.engine.map(SubposteriorSlope(self.model), self.blocks, None, DeviceFrame.of(frame))
+        self.passes += 1.0
+        gradient = np.zeros(frame.dim)
+        for weight, (_, slope) in zip(
+            self.blocks.shares, in_order(results, range(self.blocks.num_shards)), strict=True
+        ):
+            gradient += weight * np.asarray(slope, np.float64)
+        return Terms(0.0, gradient, np.eye(frame.dim))
 
     def shard_starts(self) -> np.ndarray:
         """The end of an undamped Newton step from the last point, for every shard, (shard, dim). NaN if singular."""

@@ -20,8 +20,8 @@ from scipy import special, stats
 
 import shardmc
 from shardmc.data import Source
-from shardmc.formulas.design import named_draws
 from shardmc.formulas.families import Bernoulli
+from shardmc.formulas.linear_model import named_draws
 from shardmc.formulas.regression import Prepared, model_of, prepare
 from shardmc.model import Model
 from shardmc.posterior import Posterior

@@ -18,24 +18,25 @@ from shardmc.data.row_weights import SurveyWeights
 from shardmc.errors import DataError, ModelError, OptionError, knows_its_options
 from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown
 from shardmc.formulas.collinear import find_redundant, refuse_redundant, without_redundant
-from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws, note_on_location
+from shardmc.formulas.design import UNIT, Design, Scaling
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary, named_family
 from shardmc.formulas.fit_check import with_predictive_check
-from shardmc.formulas.formula import Formula, Roles, levels_of
+from shardmc.formulas.formula import Formula
 from shardmc.formulas.group_checks import group_findings, refuse_groups
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
-from shardmc.formulas.level_counts import split_counts
+from shardmc.formulas.linear_model import build_model, named_draws, note_on_location
 from shardmc.formulas.mixed import default_priors, start_of
 from shardmc.formulas.priors import Prior, choose_priors
 from shardmc.formulas.robust import Robust
+from shardmc.formulas.roles import Roles, levels_of
 from shardmc.formulas.scan import (
     DesignSummary,
     TableSummary,
     scan_design,
     scan_table,
 )
-from shardmc.formulas.spelling import one_of, read_spelling, refuse_cbind
+from shardmc.formulas.spelling import one_of, read_spelling, refuse_cbind, split_counts
 from shardmc.formulas.variables import variables_of
 from shardmc.guards.limits import refuse_above
 from shardmc.model import Model

@@ -12,7 +12,7 @@ from shardmc.cli.app import app
 from shardmc.data import as_source
 from shardmc.errors import DataError, ModelError, ShardmcError
 from shardmc.formulas.families import named_family
-from shardmc.formulas.regression import prepare
+from shardmc.formulas.preparing import prepare
 from shardmc.posterior.unexamined import not_examined
 
 QUICK = {"shards": 2, "draws": 60, "check": False, "precision": "single"}

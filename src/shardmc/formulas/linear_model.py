@@ -1,9 +1,10 @@
-"""The model of a design: its likelihood, its priors, and the names of its draws."""
+"""The model of a design: its likelihood, its priors, where its mode is searched first, and the names of its draws."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -17,7 +18,9 @@ from shardmc.formulas.mixed import (
     named_factor_draws,
     parameters_of,
     sampled_names,
+    start_of,
 )
+from shardmc.formulas.preparing import Prepared
 from shardmc.formulas.priors import COEFFICIENTS, log_density
 from shardmc.model import Model
 
@@ -193,3 +196,42 @@ class _LogPrior(_Part):
             value = design.family.move_location(value, moved)
         prior = design.priors[design.family.location]
         return jnp.sum(prior.log_density(value + scaling.response_shift))
+
+
+def model_of(prepared: Prepared) -> Model:
+    """The model of a formula on a table: the same object, with its compiled programs, when both come again."""
+    design, start = prepared.design, _start(prepared)
+    return _built(_Asked(f"{design.label} {start}", type(design.family), design, start))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A design and where to start, known by their text and the kind of family, which may be a user's own."""
+
+    text: str
+    family: type
+    design: Design = field(compare=False)
+    start: dict[str, Any] = field(compare=False)
+
+
+@lru_cache(maxsize=8)
+def _built(asked: _Asked) -> Model:
+    return build_model(asked.design, asked.start)
+
+
+def _start(prepared: Prepared) -> dict[str, Any]:
+    """Where to look for the mode first: the null model, whatever the user's priors."""
+    design, response = prepared.design, prepared.response
+    start: dict[str, Any] = {
+        name: prior.middle for name, prior in design.family.default_priors(response).items()
+    }
+    start |= design.family.start(response)
+    scale = design.family.coefficient_scale(response)
+    for factor in design.factors:
+        start |= start_of(factor, scale)
+    location = design.family.location
+    if not design.has_location:
+        start.pop(location, None)
+    elif design.scaling.response_shift:
+        start[location] = start[location] - design.scaling.response_shift
+    return start

@@ -9,7 +9,7 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.source import Blocks
+from shardmc.data.batch import Blocks
 from shardmc.engine import Engine
 from shardmc.errors import ModelError
 from shardmc.locate.ascent import DECREMENT, MAX_STEPS, Ascent, OnStep, Quadratic

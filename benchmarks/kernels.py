@@ -53,7 +53,8 @@ def simulate(num_rows: int) -> tuple[np.ndarray, np.ndarray]:
 def fits(x: np.ndarray, y: np.ndarray, draws: int) -> dict[str, Callable[[], shardmc.Posterior]]:
     """The same posterior by three front ends, and by hand less well; each keeps its compiled programs."""
     from shardmc.formulas.families import Bernoulli
-    from shardmc.formulas.regression import model_of, prepare
+    from shardmc.formulas.linear_model import model_of
+    from shardmc.formulas.preparing import prepare
 
     columns = {f"x{k}": x[:, k] for k in range(1, DIM)}
     rows = as_source({**columns, "y": y})

@@ -20,9 +20,9 @@ from scipy import special, stats
 
 import shardmc
 from shardmc.data import Source
-from shardmc.formulas.design import named_draws
 from shardmc.formulas.families import Bernoulli
-from shardmc.formulas.regression import Prepared, model_of, prepare
+from shardmc.formulas.linear_model import model_of, named_draws
+from shardmc.formulas.preparing import Prepared, prepare
 from shardmc.model import Model
 from shardmc.posterior import Posterior
 

@@ -12,9 +12,9 @@ from shardmc._version import __version__
 _HOMES = {
     "fit": "shardmc.pipeline",
     "append": "shardmc.pipeline.appending",
-    "sample_shard": "shardmc.pipeline.sites",
-    "locate_sites": "shardmc.pipeline.sites",
-    "combine_sites": "shardmc.pipeline.sites",
+    "sample_shard": "shardmc.pipeline.site_sampling",
+    "locate_sites": "shardmc.pipeline.site_combining",
+    "combine_sites": "shardmc.pipeline.site_combining",
     "Model": "shardmc.model",
     "Parameter": "shardmc.model",
     "from_numpyro": "shardmc.model",
@@ -83,9 +83,9 @@ if TYPE_CHECKING:
     from shardmc.model import from_pymc as from_pymc
     from shardmc.pipeline import fit as fit
     from shardmc.pipeline.appending import append as append
-    from shardmc.pipeline.sites import combine_sites as combine_sites
-    from shardmc.pipeline.sites import locate_sites as locate_sites
-    from shardmc.pipeline.sites import sample_shard as sample_shard
+    from shardmc.pipeline.site_combining import combine_sites as combine_sites
+    from shardmc.pipeline.site_combining import locate_sites as locate_sites
+    from shardmc.pipeline.site_sampling import sample_shard as sample_shard
     from shardmc.posterior import Posterior as Posterior
     from shardmc.posterior import compare_models as compare_models
     from shardmc.posterior import load as load

@@ -190,7 +190,8 @@ import numpy as np, jax, jax.numpy as jnp, numpyro, numpyro.distributions as dis
 import shardmc
 from shardmc.data import as_source
 from shardmc.formulas.families import named_family
-from shardmc.formulas.regression import model_of, prepare
+from shardmc.formulas.linear_model import model_of
+from shardmc.formulas.preparing import prepare
 
 names = {"a", "b", "c", "d"}
 constants = np.arange(3.0)

@@ -35,8 +35,9 @@ from shardmc.formulas.families import (
     ZeroInflatedPoisson,
     family_from_dict,
 )
+from shardmc.formulas.linear_model import model_of
+from shardmc.formulas.preparing import prepare
 from shardmc.formulas.priors import Prior
-from shardmc.formulas.regression import model_of, prepare
 
 ROWS = 400
 ETA = np.linspace(-1, 1, ROWS)

@@ -3,7 +3,7 @@
 import pytest
 
 from shardmc.data import Partition
-from shardmc.data.source import kept_length, power_of_four, rounded
+from shardmc.data.batch import kept_length, power_of_four, rounded
 from shardmc.errors import OptionError
 
 from .conftest import make_source, shards_of

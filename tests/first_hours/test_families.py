@@ -159,7 +159,7 @@ def test_the_order_of_a_category_says_which_level_is_the_reference(people, is_or
 
 def test_priors_of_all_levels_or_of_one(people):
     from shardmc.formulas.families import named_family
-    from shardmc.formulas.regression import prepare
+    from shardmc.formulas.preparing import prepare
 
     options = {"offset": None, "exposure": None, "trials": None, "drop_missing": False}
     given = {"age": "normal(0, 1)", "age[foot]": "normal(0, 0.1)", "region": "laplace(0, 1)"}

@@ -12,8 +12,7 @@ from shardmc.cli.app import app
 from shardmc.data import as_source
 from shardmc.errors import DataError, ModelError, ShardmcError
 from shardmc.formulas.families import named_family
-from shardmc.formulas.regression import prepare
-from shardmc.posterior.unexamined import not_examined
+from shardmc.formulas.preparing import prepare
 
 QUICK = {"shards": 2, "draws": 60, "check": False, "precision": "single"}
 
@@ -312,10 +311,10 @@ def test_few_clusters_are_a_warning(workers):
 
 def test_dependence_and_overdispersion_are_named_as_not_examined(workers, robust):
     posterior = shardmc.glm("count ~ x", workers, "poisson", **QUICK)
-    assert not_examined(posterior).startswith(
+    assert posterior.not_examined.startswith(
         "Not examined: fit of the model beyond the predictive check, dependence of rows, overdispersion"
     )
-    assert not_examined(robust) == "Not examined: fit of the model beyond the predictive check."
+    assert robust.not_examined == "Not examined: fit of the model beyond the predictive check."
 
 
 # Categories.

@@ -14,7 +14,7 @@ from shardmc.errors import ModelError
 from shardmc.formulas import scan
 from shardmc.formulas.design import Design
 from shardmc.formulas.families import named_family
-from shardmc.formulas.regression import prepare
+from shardmc.formulas.preparing import prepare
 
 FORMULAS = [
     "y ~ x + g",

@@ -10,7 +10,8 @@ from shardmc.data import as_source
 from shardmc.errors import DataError, ModelError, OptionError, ShardmcError
 from shardmc.formulas import glm
 from shardmc.formulas.families import named_family
-from shardmc.formulas.regression import _Formula, _separation, prepare
+from shardmc.formulas.preparing import prepare
+from shardmc.formulas.regression import _Formula, _separation
 from shardmc.types import Finding
 
 

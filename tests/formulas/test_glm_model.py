@@ -11,9 +11,9 @@ from scipy import special, stats
 
 from shardmc.data import Partition, as_source
 from shardmc.formulas import posterior_predictive_check, predict
-from shardmc.formulas.design import build_model, named_draws
 from shardmc.formulas.families import named_family
-from shardmc.formulas.regression import _start, model_of, prepare
+from shardmc.formulas.linear_model import _start, build_model, model_of, named_draws
+from shardmc.formulas.preparing import prepare
 
 N = 400
 

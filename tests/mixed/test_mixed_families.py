@@ -8,10 +8,10 @@ import pytest
 from scipy import special, stats
 
 from shardmc.data import Partition, as_source
-from shardmc.formulas.design import RowLogLikelihood
 from shardmc.formulas.families import named_family
+from shardmc.formulas.linear_model import RowLogLikelihood, model_of
 from shardmc.formulas.mixed import GroupLogLikelihood
-from shardmc.formulas.regression import model_of, prepare
+from shardmc.formulas.preparing import prepare
 from shardmc.model.precision import double_precision
 
 NODES = np.linspace(-8, 8, 801)

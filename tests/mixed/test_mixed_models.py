@@ -197,7 +197,8 @@ def test_a_normal_response_with_correlated_slopes_has_the_exact_likelihood() -> 
 
     from shardmc.data import Partition, as_source
     from shardmc.formulas.families import Gaussian
-    from shardmc.formulas.regression import model_of, prepare
+    from shardmc.formulas.linear_model import model_of
+    from shardmc.formulas.preparing import prepare
     from shardmc.model.precision import double_precision
 
     table = linear()

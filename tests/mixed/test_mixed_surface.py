@@ -15,7 +15,7 @@ from shardmc.cli.app import app
 from shardmc.data import as_source
 from shardmc.errors import DataError, ModelError, OptionError, ShardmcError
 from shardmc.formulas.families import Family, Gaussian, Poisson, named_family
-from shardmc.formulas.regression import Prepared, prepare
+from shardmc.formulas.preparing import Prepared, prepare
 
 
 def table(groups: int = 20, rows: int = 10) -> pd.DataFrame:

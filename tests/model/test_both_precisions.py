@@ -13,7 +13,8 @@ from jax.scipy.special import betaln, gammaln
 import shardmc
 from shardmc.data import as_source
 from shardmc.formulas.families import FAMILIES, named_family
-from shardmc.formulas.regression import model_of, prepare
+from shardmc.formulas.linear_model import model_of
+from shardmc.formulas.preparing import prepare
 from shardmc.model.precision import double_precision
 
 ROWS = 3_000

@@ -14,7 +14,7 @@ from shardmc.errors import ModelError, OptionError, ShardmcError
 from shardmc.formulas import glm
 from shardmc.formulas.families import named_family
 from shardmc.formulas.predict import _level_summary
-from shardmc.formulas.regression import prepare
+from shardmc.formulas.preparing import prepare
 
 ROWS = 400
 OWN = {"Intercept", "sigma", "coefficients"}  # names that parameters of the model have

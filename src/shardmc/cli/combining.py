@@ -141,7 +141,7 @@ def _combine_sites(
     other_models: bool,
 ) -> None:
     from shardmc.errors import OptionError
-    from shardmc.pipeline.sites import combine_sites
+    from shardmc.pipeline.site_combining import combine_sites
 
     if shares is not None:
         raise OptionError("Leave out --shares: files that sample_shard wrote contain their shares.")

@@ -78,8 +78,6 @@ def show_posterior(
     console: Console, posterior: Posterior, *, every: bool = False, notes: bool = False
 ) -> None:
     """Model, summary, verdict, findings and notes of a result: the first parameters or every one."""
-    from shardmc.posterior.unexamined import not_examined
-
     summary = posterior.summary()
     shown = summary if every else summary.head(_MOST_ROWS)
     if posterior.regression is not None:
@@ -100,7 +98,7 @@ def show_posterior(
         console.print(said(posterior.polished.sentence))
     if posterior.adjusted is not None:
         console.print(said(posterior.adjusted.sentence))
-    console.print(said(not_examined(posterior)))
+    console.print(said(posterior.not_examined))
     for finding in posterior.findings:
         if finding.level != "note" or notes:
             console.print(said(f"{finding.level}: {finding.message} {finding.advice}".strip()))

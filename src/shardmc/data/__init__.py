@@ -10,8 +10,9 @@ import narwhals as nw
 import narwhals.exceptions
 
 from shardmc.data.arrays import ArraySource
+from shardmc.data.batch import Batch, Blocks
 from shardmc.data.files import SUFFIXES, CsvReader, ParquetReader
-from shardmc.data.source import Batch, Blocks, Partition, Source, Transform
+from shardmc.data.source import Partition, Source, Transform
 from shardmc.data.table import MEMORY, FrameReader, Limits, TableSource
 from shardmc.errors import DataError
 from shardmc.types import Data, Rows

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data.assignment import shard_sizes
+from shardmc.data.batch import Blocks
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.columns import (
     Column,
@@ -30,7 +31,7 @@ from shardmc.data.columns import (
 )
 from shardmc.data.device_order import find_strata_on_device, random_order, stratified_order
 from shardmc.data.partition import MemorySink, Partitioner, refuse_negative, refuse_zero, resolve
-from shardmc.data.source import Blocks, Partition, Source, Transform, hash_arrays
+from shardmc.data.source import Partition, Source, Transform, hash_arrays
 from shardmc.data.table import FrameReader, TableSource, spread_positions
 from shardmc.errors import DataError, OptionError, unknown
 from shardmc.types import Rows

@@ -13,11 +13,11 @@ from typing import Any, final
 import jax
 import numpy as np
 
+from shardmc.data.batch import Batch, Blocks, Kept, groups_of, keep_rows, make_batch, rounded
 from shardmc.data.columns import Column
 from shardmc.data.device_order import RowOrder
 from shardmc.data.partition import aligned
 from shardmc.data.scratch import Scratch
-from shardmc.data.source import Batch, Blocks, Kept, groups_of, keep_rows, make_batch, rounded
 from shardmc.errors import DataError, OptionError
 from shardmc.programs.compiled import CompiledFor
 from shardmc.types import Rows

@@ -11,20 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.assignment import Assignment, shard_sizes, shard_starts
+from shardmc.data.batch import Batch, Blocks, Kept, groups_of, kept_length, make_batch, power_of_four
 from shardmc.data.blocks import ArrayBlocks, StreamBlocks
 from shardmc.data.partition import aligned
-from shardmc.data.source import (
-    Batch,
-    Blocks,
-    ByGroup,
-    Kept,
-    Partition,
-    Source,
-    groups_of,
-    kept_length,
-    make_batch,
-    power_of_four,
-)
+from shardmc.data.source import ByGroup, Partition, Source
 from shardmc.errors import OptionError
 from shardmc.types import Rows
 

@@ -11,8 +11,9 @@ import jax
 import numpy as np
 
 from shardmc.data.assignment import Assignment, Strata, find_strata, shard_sizes, shard_starts
+from shardmc.data.batch import rounded
 from shardmc.data.columns import Column, ColumnCheck, InternalKey, float_type, raise_unusable
-from shardmc.data.source import Partition, rounded
+from shardmc.data.source import Partition
 from shardmc.errors import DataError, OptionError, unknown
 
 PIECE_BYTES = 1 << 24

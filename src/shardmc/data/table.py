@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data.assignment import seed_for
+from shardmc.data.batch import Blocks
 from shardmc.data.blocks import ArrayBlocks, StreamBlocks
 from shardmc.data.columns import (
     Column,
@@ -32,7 +33,7 @@ from shardmc.data.columns import (
 from shardmc.data.memory import give_back, say_need
 from shardmc.data.partition import MemorySink, Partitioner
 from shardmc.data.scratch import Scratch, ScratchSink
-from shardmc.data.source import Blocks, Partition, Source, Transform, hash_arrays
+from shardmc.data.source import Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, unknown
 from shardmc.guards.limits import refuse_above
 from shardmc.types import Rows

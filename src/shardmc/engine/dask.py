@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.source import Batch, Blocks, padded
+from shardmc.data.batch import Batch, Blocks, padded
 from shardmc.engine.cluster import Cluster, connected
 from shardmc.engine.engine import Engine, Program, T, Tree, by_shard
 from shardmc.engine.local import default_batch

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import jax
 
-from shardmc.data.source import Blocks
+from shardmc.data.batch import Blocks
 from shardmc.types import Rows
 
 T = TypeVar("T")

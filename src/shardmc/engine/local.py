@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.data.source import Batch, Blocks, padded
+from shardmc.data.batch import Batch, Blocks, padded
 from shardmc.engine.engine import Engine, Program, ProgramCall, T, Tree, by_shard
 from shardmc.engine.threads import Threads
 from shardmc.errors import OptionError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import numpy as np
 
-from shardmc.data.source import Blocks, padded
+from shardmc.data.batch import Blocks, padded
 from shardmc.engine.engine import Tree
 from shardmc.types import Rows
 

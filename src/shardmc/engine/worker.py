@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from distributed import Worker, WorkerPlugin
 
-from shardmc.data.source import Batch, Blocks
+from shardmc.data.batch import Batch, Blocks
 from shardmc.engine.engine import Program, Tree
 from shardmc.engine.local import default_width, is_accelerated, run_batch
 from shardmc.model.precision import Precision

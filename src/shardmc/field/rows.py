@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardmc.data.batch import Blocks, wide
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.source import Blocks, Rows, wide
+from shardmc.data.source import Rows
 from shardmc.engine import Engine
 from shardmc.errors import DataError
 from shardmc.locate.terms import expand_likelihood

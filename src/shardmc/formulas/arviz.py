@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmc.data.table import rows_at
-from shardmc.formulas.design import build_model, design_of
+from shardmc.formulas.design import design_of
+from shardmc.formulas.linear_model import build_model
 from shardmc.formulas.loo import complete_rows
 from shardmc.formulas.predict import Predictor
 from shardmc.model.precision import double_precision

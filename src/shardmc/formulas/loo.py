@@ -10,7 +10,8 @@ import numpy as np
 from shardmc.data import Source, as_source
 from shardmc.errors import OptionError
 from shardmc.formulas.chunk import refuse_unknown
-from shardmc.formulas.design import Design, build_model, design_of
+from shardmc.formulas.design import Design, design_of
+from shardmc.formulas.linear_model import build_model
 from shardmc.formulas.loo_groups import loo_of_groups
 from shardmc.posterior import Posterior
 from shardmc.posterior.elpd import Loo

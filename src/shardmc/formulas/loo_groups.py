@@ -23,8 +23,9 @@ from shardmc.data.grouped import GroupedBlocks, GroupedSource, cells_of
 from shardmc.engine import Local
 from shardmc.errors import DataError, OptionError
 from shardmc.formulas.chunk import refuse_unknown
-from shardmc.formulas.design import UNIT, Design, build_model
+from shardmc.formulas.design import UNIT, Design
 from shardmc.formulas.groups import Factor, find_levels
+from shardmc.formulas.linear_model import build_model
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
 from shardmc.pipeline.grouping import recentered

@@ -17,7 +17,8 @@ from shardmc.mixed.small import cholesky, inverse_lower, log_diagonal, solve_low
 from shardmc.model import Model, Parameter
 
 if TYPE_CHECKING:
-    from shardmc.formulas.design import Design, RowLogLikelihood
+    from shardmc.formulas.design import Design
+    from shardmc.formulas.linear_model import RowLogLikelihood
 
 Params = Mapping[str, jax.Array]
 

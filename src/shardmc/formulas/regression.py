@@ -2,285 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, final
-
-import numpy as np
-import pyarrow as pa
 
 from shardmc.check.check import ordered
 from shardmc.data import Source
-from shardmc.data.grouped import GroupedSource
 from shardmc.data.row_weights import SurveyWeights
-from shardmc.errors import DataError, ModelError, OptionError, knows_its_options
-from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown
-from shardmc.formulas.collinear import find_redundant, refuse_redundant, without_redundant
-from shardmc.formulas.design import UNIT, Design, Scaling, build_model, named_draws, note_on_location
-from shardmc.formulas.encoder import Encoder
-from shardmc.formulas.families import Family, ResponseSummary, named_family
+from shardmc.errors import DataError, OptionError, knows_its_options
+from shardmc.formulas.chunk import refuse_unknown
+from shardmc.formulas.families import Family, named_family
 from shardmc.formulas.fit_check import with_predictive_check
-from shardmc.formulas.formula import Formula, Roles, levels_of
-from shardmc.formulas.group_checks import group_findings, refuse_groups
-from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
-from shardmc.formulas.level_counts import split_counts
-from shardmc.formulas.mixed import default_priors, start_of
-from shardmc.formulas.priors import Prior, choose_priors
+from shardmc.formulas.groups import split_formula
+from shardmc.formulas.linear_model import model_of, named_draws, note_on_location
+from shardmc.formulas.preparing import Prepared, prepare
 from shardmc.formulas.robust import Robust
-from shardmc.formulas.scan import (
-    DesignSummary,
-    TableSummary,
-    scan_design,
-    scan_table,
-)
-from shardmc.formulas.spelling import one_of, read_spelling, refuse_cbind
 from shardmc.formulas.variables import variables_of
-from shardmc.guards.limits import refuse_above
 from shardmc.model import Model
 from shardmc.pipeline import fit, open_rows
 from shardmc.posterior import Posterior, Regression
 from shardmc.types import Data, Finding
-
-_FAR = 10.0
-"""A column is shifted if its mean is more than this many standard deviations from zero."""
-
-
-@final
-@dataclass(frozen=True)
-class Prepared:
-    """A design, its rows, and what else the two passes found."""
-
-    design: Design
-    source: Source
-    response: ResponseSummary
-    separating: tuple[str, ...]
-    """Coefficients without an estimate, because their column separates the responses."""
-    dropped: int
-    findings: tuple[Finding, ...] = ()
-    """What is doubtful about the groups, and which columns were left out."""
-
-
-def prepare(
-    text: str,
-    source: Source,
-    family: Family,
-    priors: Mapping[str, str | Prior] | None,
-    *,
-    offset: str | None,
-    exposure: str | None,
-    trials: str | int | None,
-    censored: str | None = None,
-    drop_missing: bool,
-    drop_collinear: bool = False,
-    taken: Sequence[str] = (),
-    complete: Sequence[str] = (),
-) -> Prepared:
-    """The design of a formula on a table. `taken` columns are not part of `.`, `complete` ones may not be missing.
-
-    These are exact over all rows, however large the table: levels of categories, means and scales of center, scale and
-    standardize, bounds of splines, and the means and standard deviations that priors use. Knots of splines at
-    quantiles, centring constraints of splines and orthogonal polynomials are learned from 200,000 random rows, if
-    there are more.
-    """
-    columns = source.column_names
-    counts: tuple[str, ...] = ()
-    if family.takes_counts:
-        text, counts = split_counts(text)
-        family = replace(family, levels=counts)  # type: ignore[call-arg]
-    spelled = read_spelling(text)
-    refuse_cbind(spelled, family)
-    offset, trials = one_of("offset", spelled.offset, offset), one_of("trials", spelled.trials, trials)
-    text, group_terms = split_formula(spelled.text)
-    if group_terms and family.several_predictors:
-        raise ModelError(
-            f"Family {family.name!r} has a linear predictor for each level, and takes no group terms such as (1 | g); "
-            "leave them out, or fit one level against another with family 'bernoulli'."
-        )
-    grouping = list(dict.fromkeys(name for term in group_terms for name in term.columns))
-    taken = [*taken, *grouping, *spelled.columns]
-    named = [
-        name
-        for name in (offset, exposure, trials, censored, *counts, *taken)
-        if isinstance(name, str) and name in columns
-    ]
-    formula = Formula.parse(text, columns, named)
-    roles = Roles.of(formula.response, family, columns, offset, exposure, trials, censored, counts)
-    varying = [Formula.parse(f"{formula.response.text} ~ {term.effects}", columns) for term in group_terms]
-    used = list(dict.fromkeys([*roles.columns, *formula.columns, *(n for f in varying for n in f.columns)]))
-    refuse_unknown([*used, *grouping], source)
-    formula.refuse_functions(used)
-    before = source.num_rows
-    source = source.drop_missing([*used, *grouping, *complete]) if drop_missing else source
-    kinds, ordered = column_kinds(source, used, set(roles.columns) - set(formula.columns))
-    formula.check_columns(kinds)
-    roles.check_columns(kinds)
-    levels = levels_of(family, formula.response, source, kinds, ordered)
-    found = scan_table(source, formula, roles, kinds, family=family, response_levels=levels)
-    family, response = family.with_levels(levels, found.response)
-    family.refuse(response)
-    encoder = _encoder(formula, kinds, found, source.num_rows, max(1, len(family.equations)))
-    if 2 * len(encoder.names) > source.num_rows:
-        raise ModelError(
-            f"The formula makes {len(encoder.names)} columns for {source.num_rows} rows; there must be far more rows. "
-            "Group the levels of a category, or leave terms out."
-        )
-    summary = scan_design(source, encoder, roles, kinds, family)
-    has_location = formula.has_intercept or family.location_is_auxiliary
-    encoder, summary, left_out = without_redundant(encoder, summary, has_location, drop_collinear)
-    scaling = _scaling(summary, response, family, has_location)
-    factors: tuple[Factor, ...] = ()
-    if group_terms:
-        scan = partial(
-            scan_table,
-            source,
-            roles=roles,
-            kinds=kinds,
-            family=family,
-            response_levels=levels,
-        )
-        effects = [
-            _varying(f, t, source, roles, kinds, family, scan(f))
-            for f, t in zip(varying, group_terms, strict=True)
-        ]
-        factors = find_factors(group_terms, effects, source)
-        factors = _with_choice_of_scale(factors, source, roles, encoder, kinds, family)
-    needed = {*roles.columns, *encoder.formula.columns, *(n for f in varying for n in f.columns)}
-    of_design: dict[str, Kind] = {name: kind for name, kind in kinds.items() if name in needed}
-    design = Design(encoder, roles, family, of_design, scaling, {}, source.num_rows, factors)
-    _refuse_repeated(design)
-    refuse_groups(design)
-    findings = (*group_findings(design, source), *left_out)
-    scale = family.coefficient_scale(response)
-    of_groups = {name: prior for factor in factors for name, prior in default_priors(factor, scale).items()}
-    chosen = choose_priors(
-        priors, family, response, design.names, _terms(design), _sds(design), has_location, of_groups
-    )
-    design = replace(design, priors=chosen)
-    read = list(dict.fromkeys([*design.columns, *grouping]))
-    rows = source.transform(design.rows, read, design.label)
-    if design.unit is not None:
-        rows = GroupedSource(rows, UNIT, design.unit.counts)
-    separating = tuple(summary.separating(design.column_names, family))
-    return Prepared(design, rows, response, separating, before - source.num_rows, findings)
-
-
-def _with_choice_of_scale(
-    factors: tuple[Factor, ...],
-    source: Source,
-    roles: Roles,
-    encoder: Encoder,
-    kinds: Mapping[str, Kind],
-    family: Family,
-) -> tuple[Factor, ...]:
-    """The factors, with effects that are parameters divided by their sd where the rows say little of them."""
-
-    def pieces(factor: Factor) -> Iterator[tuple[pa.Table, np.ndarray]]:
-        for table in source.tables(list(dict.fromkeys([*kinds, *factor.columns]))):
-            chunk = as_chunk(table, kinds, encoder.levels)
-            yield table, roles.response_values(chunk, family.levels_of_response)
-
-    return tuple(
-        each if each.integrated else replace(each, standardised=says_little(each, pieces(each)))
-        for each in factors
-    )
-
-
-def _varying(
-    formula: Formula,
-    term: GroupTerm,
-    source: Source,
-    roles: Roles,
-    kinds: Mapping[str, Kind],
-    family: Family,
-    found: TableSummary,
-) -> Varying:
-    """The columns of a group term whose coefficients vary."""
-    if not formula.expressions:
-        return Varying(None, formula.has_intercept, np.empty(0), term.correlated)
-    encoder = _encoder(formula, kinds, found, source.num_rows)
-    summary = scan_design(source, encoder, roles, kinds, family)
-    refuse_redundant(find_redundant(summary, encoder, formula.has_intercept), formula.has_intercept, how="")
-    return Varying(encoder, formula.has_intercept, np.atleast_1d(summary.moments.sd), term.correlated)
-
-
-def _encoder(
-    formula: Formula, kinds: Mapping[str, Kind], found: TableSummary, num_rows: int, num_predictors: int = 1
-) -> Encoder:
-    made = _num_columns(formula, found)
-    each = f" for each of {num_predictors} linear predictors" if num_predictors > 1 else ""
-    refuse_above(
-        "coefficients", made * num_predictors, f"The formula makes about {made:,} columns{each}", ModelError
-    )
-    inside: dict[str, Kind] = {name: kinds[name] for name in formula.columns}
-    levels = {name: found.levels[name] for name, kind in kinds.items() if kind == "text"}
-    assert found.sample is not None
-    sample = as_chunk(found.sample, kinds, levels)
-    predictors = {name: sample[name] for name in inside} or sample
-    return Encoder.learn(
-        formula, inside, levels, found.categories, found.states(formula), predictors, num_rows
-    )
-
-
-def _num_columns(formula: Formula, found: TableSummary) -> int:
-    """About how many columns a formula makes: for each term the product of its factors' levels or columns."""
-
-    def width(name: str) -> int:
-        expression = formula.expressions.get(name)
-        if expression is None:
-            return 1
-        levels = found.categories.get(name) or found.levels.get(expression.column or expression.text) or ()
-        return max(len(levels), 1, *(int(t.num_columns) for t in expression.transforms))
-
-    return sum(math.prod(width(factor.expr) for factor in term.factors) for term in formula.predictors)
-
-
-def _scaling(
-    summary: DesignSummary, response: ResponseSummary, family: Family, has_location: bool
-) -> Scaling:
-    moments = summary.moments
-    means, sds = np.atleast_1d(moments.mean), np.atleast_1d(moments.sd)
-    if moments.mean.ndim == 0:  # no columns
-        means = sds = np.empty(0)
-    size = np.where(sds > 0, sds, np.abs(means))  # a constant column without an intercept
-    far = (np.abs(means) > _FAR * size) & has_location
-    shifts = np.where(far, means, 0.0)
-    if not family.location_scale:
-        return Scaling(means, size, shifts)
-    is_far = has_location and abs(response.mean) > _FAR * response.sd
-    return Scaling(means, size, shifts, response.mean if is_far else 0.0, response.sd)
-
-
-def _sds(design: Design) -> np.ndarray:
-    """The standard deviation of each coefficient's column."""
-    return np.repeat(design.scaling.sds, max(1, len(design.family.equations)))
-
-
-def _terms(design: Design) -> dict[str, list[str]]:
-    """Coefficients of each term that has more than one, or whose name differs from its column's."""
-    terms: dict[str, list[str]] = {}
-    each = max(1, len(design.family.equations))
-    for number, column in enumerate(design.column_names):
-        names = list(design.names[number * each : (number + 1) * each])
-        if each > 1:
-            terms.setdefault(column, names)
-        if column in design.encoder.formula.columns:
-            continue  # the name of a column may contain anything
-        # 'C(region)[T.b]' belongs to the term 'C(region)', 'C(a)[T.b]:x' to 'C(a):x'.
-        term = ":".join(part.rpartition("[")[0] or part for part in column.split(":"))
-        if term != column or each == 1:
-            terms.setdefault(term, []).extend(names)
-    return {term: names for term, names in terms.items() if names != [term]}
-
-
-def _refuse_repeated(design: Design) -> None:
-    """Refuse names that are equal in spite of quotes."""
-    for name in design.names:
-        if design.names.count(name) > 1:
-            raise DataError(
-                f"Two columns of the formula would both be called {name!r}; rename one of them in the table."
-            )
 
 
 @knows_its_options(fit)
@@ -476,45 +217,6 @@ class _Formula:
                 design=design.to_dict(),
             ),
         )
-
-
-def model_of(prepared: Prepared) -> Model:
-    """The model of a formula on a table: the same object, with its compiled programs, when both come again."""
-    design, start = prepared.design, _start(prepared)
-    return _built(_Asked(f"{design.label} {start}", type(design.family), design, start))
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A design and where to start, known by their text and the kind of family, which may be a user's own."""
-
-    text: str
-    family: type
-    design: Design = field(compare=False)
-    start: dict[str, Any] = field(compare=False)
-
-
-@lru_cache(maxsize=8)
-def _built(asked: _Asked) -> Model:
-    return build_model(asked.design, asked.start)
-
-
-def _start(prepared: Prepared) -> dict[str, Any]:
-    """Where to look for the mode first: the null model, whatever the user's priors."""
-    design, response = prepared.design, prepared.response
-    start: dict[str, Any] = {
-        name: prior.middle for name, prior in design.family.default_priors(response).items()
-    }
-    start |= design.family.start(response)
-    scale = design.family.coefficient_scale(response)
-    for factor in design.factors:
-        start |= start_of(factor, scale)
-    location = design.family.location
-    if not design.has_location:
-        start.pop(location, None)
-    elif design.scaling.response_shift:
-        start[location] = start[location] - design.scaling.response_shift
-    return start
 
 
 def _separation(prepared: Prepared) -> tuple[Finding, ...]:

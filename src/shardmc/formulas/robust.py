@@ -17,7 +17,8 @@ from shardmc.data.columns import as_numpy
 from shardmc.data.row_weights import SurveyWeights, read_weights
 from shardmc.errors import DataError, ModelError, OptionError
 from shardmc.formulas.chunk import missing
-from shardmc.formulas.design import Design, named_draws
+from shardmc.formulas.design import Design
+from shardmc.formulas.linear_model import named_draws
 from shardmc.locate.terms import expand_prior
 from shardmc.model import Model
 from shardmc.model.precision import double_precision

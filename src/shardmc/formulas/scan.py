@@ -27,7 +27,8 @@ from shardmc.formulas.chunk import (
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.expression import Expression
 from shardmc.formulas.families import Family, Moments, ResponseSummary
-from shardmc.formulas.formula import Formula, Roles
+from shardmc.formulas.formula import Formula
+from shardmc.formulas.roles import Roles
 
 SAMPLE = 200_000
 """Number of rows from which knots of splines are learned; a smaller table is used whole."""

@@ -1,4 +1,4 @@
-"""Parts of a formula that are options here: offset(...) among the terms, and cbind(successes, failures) on the left."""
+"""Parts of a formula that are options here: offset(...) among the terms, and cbind(...) or c(...) on the left."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from shardmc.formulas.formula import LONGEST
 
 T = TypeVar("T")
 _NAME = re.compile(r"`[^`]+`|[A-Za-z_]\w*")
+_COLUMN = rf"\s*({_NAME.pattern})\s*"
 
 
 @final
@@ -71,6 +72,24 @@ def refuse_cbind(spelled: Spelled, family: Family) -> None:
         raise OptionError(
             f"cbind(successes, failures) belongs to family {families_with('takes_trials')}, not to {family.name!r}."
         )
+
+
+def split_counts(text: str) -> tuple[str, tuple[str, ...]]:
+    """The formula with the first column alone as its response, and all the columns of counts.
+
+    >>> split_counts("c(bus, car, foot) ~ age")
+    ('bus ~ age', ('bus', 'car', 'foot'))
+    """
+    found = re.match(rf"\s*(?:c|cbind)\(({_COLUMN}(?:,{_COLUMN})*)\)\s*~", text)
+    columns = re.findall(_COLUMN, found[1]) if found else []
+    if found is None or len(columns) < 3:
+        raise ModelError(
+            "Family 'multinomial' needs the columns with the counts of three or more levels, as in "
+            "'c(bus, car, foot) ~ age'; for two take family 'binomial'."
+        )
+    if len(set(columns)) < len(columns):
+        raise ModelError(f"The counts {found[1].strip()} name a column twice; leave one of them out.")
+    return f"{columns[0]} ~{text[found.end() :]}", tuple(name.strip("`") for name in columns)
 
 
 def one_of(option: str, in_formula: str | None, given: T | None) -> T | str | None:

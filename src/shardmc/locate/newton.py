@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.source import Blocks
+from shardmc.data.batch import Blocks
 from shardmc.engine import Engine
 from shardmc.errors import ModelError
 from shardmc.locate.ascent import DECREMENT, MAX_STEPS, Ascent, OnStep, Quadratic

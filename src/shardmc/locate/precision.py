@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardmc.data.batch import Batch, Blocks
 from shardmc.data.grouped import GroupedRows
-from shardmc.data.source import Batch, Blocks
 from shardmc.engine import Engine
 from shardmc.engine.threads import aside
 from shardmc.errors import unknown

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.data.source import Blocks
+from shardmc.data.batch import Blocks
 from shardmc.engine import Engine
 from shardmc.locate.ascent import DECREMENT, FAST, arrives, left_after
 from shardmc.locate.terms import SubposteriorTerms

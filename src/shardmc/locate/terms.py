@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardmc.data.batch import Blocks
 from shardmc.data.grouped import cells_of
-from shardmc.data.source import Blocks
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision

@@ -1,34 +1,27 @@
-"""What fit returns: draws of the posterior, their measured accuracy, and everything needed to repeat the run."""
+"""What fit returns, and what one can ask of it: predictions, cross-validation, effects, plots and the report."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmc._methods import provided
-from shardmc.check.certificate import Certificate
-from shardmc.check.certification import Polished
 from shardmc.errors import OptionError, RunError
 from shardmc.guards.limits import memory_explained
 from shardmc.model.model import Recipe
-from shardmc.model.variables import Variable
-from shardmc.names import shown, shown_text
 from shardmc.posterior.arviz import with_rows_of_model
 from shardmc.posterior.elpd import Loo
-from shardmc.posterior.groups import GroupMoments
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
 from shardmc.posterior.loo import loo_of_model
 from shardmc.posterior.prediction import predict_by
-from shardmc.posterior.records import Adjusted, Plan, PredictiveCheck, Regression, ShardTable
-from shardmc.posterior.summary import summary_by_name, table_of_draws
-from shardmc.posterior.tree import axes, from_tree, read_by, to_tree
-from shardmc.types import Data, Finding
+from shardmc.posterior.records import ShardTable
+from shardmc.posterior.result import Result
+from shardmc.posterior.tree import from_tree
+from shardmc.types import Data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,16 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def _findings(stored: list[dict[str, Any]]) -> tuple[Finding, ...]:
-    return tuple(Finding(**each) for each in stored)
-
-
-def _variables(stored: list[dict[str, Any]]) -> tuple[Variable, ...]:
-    return tuple(map(Variable.from_dict, stored))
-
-
-@dataclass(frozen=True)
-class Posterior:
+class Posterior(Result):
     """Draws of the full posterior, with their certificate and the record of how they were made.
 
     Examples
@@ -59,128 +43,6 @@ class Posterior:
     >>> list(posterior.summary().columns)
     ['mean', 'sd', '2.5%', '97.5%', 'ess', 'r_hat', 'mean_error', 'sd_ratio']
     """
-
-    draws: Mapping[str, np.ndarray]  # name -> (draw, ...), natural scale
-    theta: np.ndarray  # (draw, dim), unconstrained
-    names: tuple[str, ...]  # of the unconstrained coordinates
-    shard: np.ndarray | None  # (draw,) the shard each draw came from
-    shards: ShardTable
-    plan: Plan = field(metadata=read_by(Plan.from_dict))
-    mode: np.ndarray | None = field(default=None, metadata=axes("coordinate"))
-    """Of all rows."""
-    curvature: np.ndarray | None = field(default=None, metadata=axes("coordinate", "other_coordinate"))
-    """Minus the Hessian of the log posterior at the mode."""
-    certificate: Certificate | None = field(default=None, metadata=read_by(Certificate.from_dict))
-    polished: Polished | None = field(default=None, metadata=read_by(Polished.from_dict))
-    """What polishing did, where it was asked for."""
-    adjusted: Adjusted | None = field(default=None, metadata=read_by(Adjusted.from_dict))
-    """How the draws were adjusted after they were certified, with `robust` or `survey_weights`."""
-    findings: tuple[Finding, ...] = field(default=(), metadata=read_by(_findings))
-    notes: tuple[str, ...] = field(default=(), metadata=read_by(tuple))
-    regression: Regression | None = field(default=None, metadata=read_by(Regression.from_dict))
-    """The formula, for a posterior that `glm` made."""
-    predictive: PredictiveCheck | None = field(default=None, metadata=read_by(PredictiveCheck.from_dict))
-    """What `predictive_check` says of a sample of the rows, for a posterior that `glm` made."""
-    groups: GroupMoments | None = None
-    """The effects of the groups of a mixed model; `effects` shows them."""
-    variables: tuple[Variable, ...] = field(default=(), metadata=read_by(_variables))
-    """Names and labels of the axes of `tree`, where there are any."""
-    seconds: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))
-    """Stage -> how long it took."""
-    passes: Mapping[str, float] = field(default_factory=dict, metadata=read_by(dict))
-    """Stage -> how often it evaluated the likelihood of all rows: the cost, whatever the machine."""
-    versions: Mapping[str, str] = field(default_factory=dict, metadata=read_by(dict))
-    origin: Mapping[str, str] = field(default_factory=dict, metadata=read_by(dict))
-    """The `date` of the run, and the name of the file of its rows, `data`, if there is one."""
-
-    @property
-    def num_draws(self) -> int:
-        return len(self.theta)
-
-    @property
-    def model(self) -> str:
-        """The model in one line: formula, family, offset and the like, and data; or the names of the parameters.
-
-        Examples
-        --------
-        >>> import shardmc
-        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
-        >>> shardmc.glm("y ~ 1", {"y": y}, shards=4, draws=200, check=False).model
-        'y ~ 1, family gaussian'
-        """
-        of = f" of {self.origin['data']}" if "data" in self.origin else ""
-        if self.regression is None:
-            names = list(map(shown, self.draws))
-            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-            return f"a model of {', '.join(names[:6])}{more}" + (f", rows{of}" if of else "")
-        options = "".join(f", {role} {shown(str(column))}" for role, column in self.regression.roles.items())
-        family = self.regression.family_in_words
-        return f"{self.regression.formula}, family {family}{options}" + (f", rows{of}" if of else "")
-
-    @property
-    def chains(self) -> tuple[int, int]:
-        """(chain, draw) in which the draws are laid out: the chains of the shards where all gave equally many."""
-        if self.shard is None:
-            return 1, self.num_draws
-        shards, counts = np.unique(self.shard, return_counts=True)
-        if (np.diff(self.shard) < 0).any() or len(set(counts)) > 1:
-            return 1, self.num_draws
-        ran = {1} if self.shards.chains is None else set(self.shards.chains[shards].tolist())
-        each, length = int(max(ran)), int(counts[0])
-        # Pooling thins the draws of a shard evenly, so that its chains keep equally many.
-        return (
-            (len(shards) * each, length // each)
-            if len(ran) == 1 and length % each == 0
-            else (len(shards), length)
-        )
-
-    def flat(self) -> dict[str, np.ndarray]:
-        """Every scalar parameter by its own name: `beta[0]` -> (draw,)."""
-        columns = {}
-        for name, values in self.draws.items():
-            for index in np.ndindex(values.shape[1:]):
-                label = name if not index else f"{name}[{','.join(map(str, index))}]"
-                columns[label] = values[(slice(None), *index)]
-        return columns
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The draws as a table: one column per scalar parameter, indexed by chain and draw as in ArviZ.
-
-        Examples
-        --------
-        >>> import shardmc
-        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
-        >>> model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"][0]) ** 2, None, {"mu": 1})
-        >>> table = shardmc.fit(model, y, shards=4, draws=200, check=False).to_pandas()
-        >>> list(table.columns), table.index.names, table.shape
-        (['mu[0]'], FrozenList(['chain', 'draw']), (200, 1))
-        """
-        return table_of_draws(self)
-
-    def summary(self, interval: float = INTERVAL, interval_kind: IntervalKind = "eti") -> pd.DataFrame:
-        """Mean, sd, interval, effective size, R-hat and measured errors of every parameter.
-
-        The interval is central (`interval_kind="eti"`), or the shortest one: that of highest density ("hdi").
-
-        `mean_error` is the certificate's estimate of the error of the mean, in posterior standard deviations.
-        `sd_ratio` is its estimate of the draws' standard deviation divided by that of the posterior. Both refer to the
-        unconstrained coordinate, and are missing if a parameter has no coordinate of its own. If the draws were
-        adjusted (`robust`, `survey_weights`), both are about the draws before, whose sd is `sd_before`. Control
-        characters in names are written as escapes.
-        """
-        return summary_by_name(self, interval, interval_kind).rename(index=shown)
-
-    @cached_property
-    def tree(self) -> xr.DataTree:
-        """The result as an xarray.DataTree in ArviZ's layout: posterior, unconstrained, sample_stats, shards."""
-        return to_tree(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the result to one netCDF file (or a Zarr folder, by the suffix `.zarr`)."""
-        from shardmc.store.files import save_tree
-
-        save_tree(self.tree, path)
-        return Path(path)
 
     def report(self, path: str | Path) -> Path:
         """Write one self-contained HTML page about the result."""
@@ -442,14 +304,6 @@ class Posterior:
     def from_tree(tree: xr.DataTree) -> Posterior:
         """A posterior from the tree that `tree` gave or a file held."""
         return from_tree(tree, Posterior, ShardTable)
-
-    def __repr__(self) -> str:
-        verdict = "not certified" if self.certificate is None else self.certificate.sentence
-        verdict += "" if self.adjusted is None else f" {self.adjusted.sentence}"
-        names, count = ", ".join(map(shown, self.draws)), self.shards.num_shards
-        shards = "1 shard" if count == 1 else f"{count} shards"
-        source = f"{shards} of {self.plan.rows:,} rows"
-        return f"Posterior({self.num_draws} draws of {names} from {source}; {shown_text(verdict)})"
 
 
 @memory_explained(

@@ -1,4 +1,4 @@
-"""The table of a posterior's parameters, and its draws as a table."""
+"""The table of a posterior's parameters."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shardmc.posterior.intervals import INTERVAL, check_interval, ends, names_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from shardmc.posterior.posterior import Posterior
+    from shardmc.posterior.result import Result
 
 _FEWEST_DRAWS = 4  # of a chain, for R-hat
 
 
 def summary_by_name(
-    posterior: Posterior, interval: float = INTERVAL, interval_kind: str = "eti"
+    posterior: Result, interval: float = INTERVAL, interval_kind: str = "eti"
 ) -> pd.DataFrame:
     """What `Posterior.summary` shows, with the names of the parameters as they were given."""
     import pandas as pd
@@ -53,14 +53,6 @@ def summary_by_name(
         table["mean_error"] = [np.nan if k is None else certificate.mean_error[k] for k in pick]
         table["sd_ratio"] = [np.nan if k is None else certificate.sd_ratio[k] for k in pick]
     return table
-
-
-def table_of_draws(posterior: Posterior) -> pd.DataFrame:
-    """`Posterior.to_pandas`."""
-    import pandas as pd
-
-    index = pd.MultiIndex.from_product([range(count) for count in posterior.chains], names=["chain", "draw"])
-    return pd.DataFrame(posterior.flat(), index=index)
 
 
 def _r_hat(chained: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,9 @@ from shardmc.types import plain
 if TYPE_CHECKING:
     import xarray as xr
 
-    from shardmc.posterior.posterior import Posterior
+    from shardmc.posterior.result import Result
+
+R = TypeVar("R", bound="Result")
 
 _LAYOUT = 2
 _ADVICE = "It is damaged, or another program or version wrote it: take a copy, or repeat the fit."
@@ -38,7 +40,7 @@ def read_by(function: Callable[[Any], Any]) -> dict[str, Any]:
     return {"read": function}
 
 
-def to_tree(posterior: Posterior) -> xr.DataTree:
+def to_tree(posterior: Result) -> xr.DataTree:
     """The groups posterior, unconstrained, sample_stats and shards."""
     import xarray as xr
 
@@ -66,7 +68,7 @@ def to_tree(posterior: Posterior) -> xr.DataTree:
     return tree
 
 
-def from_tree(tree: xr.DataTree, kind: type[Posterior], shard_kind: type[Any]) -> Posterior:
+def from_tree(tree: xr.DataTree, kind: type[R], shard_kind: type[Any]) -> R:
     """The posterior that a tree was made from."""
     if _ATTRIBUTE not in tree.attrs:
         raise RunError("The file holds no posterior of shardmc: its attribute 'shardmc' is missing.")
@@ -84,9 +86,7 @@ def from_tree(tree: xr.DataTree, kind: type[Posterior], shard_kind: type[Any]) -
         ) from error
 
 
-def _posterior(
-    tree: xr.DataTree, record: dict[str, Any], kind: type[Posterior], shard_kind: type[Any]
-) -> Posterior:
+def _posterior(tree: xr.DataTree, record: dict[str, Any], kind: type[R], shard_kind: type[Any]) -> R:
     groups = ("posterior", "unconstrained", "sample_stats", "shards")
     natural, unconstrained, stats, shards = (tree[group].to_dataset() for group in groups)
     values: dict[str, Any] = {
@@ -153,7 +153,7 @@ def _draw_coords(layout: tuple[int, int]) -> dict[str, Any]:
     return {"chain": np.arange(layout[0]), "draw": np.arange(layout[1])}
 
 
-def _stats(posterior: Posterior) -> dict[str, np.ndarray]:
+def _stats(posterior: Result) -> dict[str, np.ndarray]:
     """What is known of single draws, (draw,), under ArviZ's names.
 
     The acceptance rate is that of the shard that a draw came from. Which draws diverged is known if none did; the
@@ -168,7 +168,7 @@ def _stats(posterior: Posterior) -> dict[str, np.ndarray]:
     return stats
 
 
-def _natural(posterior: Posterior, layout: tuple[int, int]) -> xr.Dataset:
+def _natural(posterior: Result, layout: tuple[int, int]) -> xr.Dataset:
     import xarray as xr
 
     variables: dict[str, Any] = {}

@@ -15,7 +15,6 @@ from shardmc.check.check import ordered
 from shardmc.names import shown_text
 from shardmc.posterior import Posterior
 from shardmc.posterior.summary import summary_by_name
-from shardmc.posterior.unexamined import not_examined
 from shardmc.report import tables
 from shardmc.report.choice import worst_first
 from shardmc.report.numbers import count, duration, fixed, plain, probability, trimmed
@@ -97,7 +96,7 @@ def render(posterior: Posterior) -> str:
             facts=_facts(posterior, frame),
             what=_what(posterior, len(names)),
             model=tables.model_pairs(posterior),
-            unexamined=not_examined(posterior).removeprefix("Not examined: "),
+            unexamined=posterior.not_examined.removeprefix("Not examined: "),
             findings=_findings(posterior.findings),
             summary=summary.part(0, _ROWS),
             summary_rest=summary.part(_ROWS),

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.source import Blocks
+from shardmc.data.batch import Blocks
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Model
 from shardmc.sample.independence import Independence

@@ -1,0 +1,277 @@
+"""Shards as programs see them: batches of slices of flat arrays, and the rows that every shard has besides its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from shardmc.data.columns import float_type
+from shardmc.data.device_order import RowOrder
+from shardmc.errors import OptionError
+from shardmc.types import Rows
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Batch:
+    """Some shards: slices of flat arrays, and the kept rows that every shard has besides its own.
+
+    Making a shard copies no row. `take` slices `capacity` rows, the same number for every shard, and gives rows of the
+    next shard weight 0. Own rows weigh `1 / share` and kept rows 1, so that the share-weighted sum over shards counts
+    every row once. No slice may pass the end of the arrays (starts + capacity <= length), so that the j-th row taken
+    is the shard's own j-th row. The arrays should be longer than one slice: XLA drops a slice that is the whole array
+    and compiles another program, whose results differ in the last bits.
+    """
+
+    rows: Rows  # (length, ...)
+    row_weights: jax.Array | None  # (length,) the user's own weights
+    starts: jax.Array  # (shard,) first row of each shard
+    sizes: jax.Array  # (shard,) its number of rows
+    factors: jax.Array  # (shard,) 1 / share
+    kept_rows: Rows | None  # (kept, ...)
+    kept_weights: jax.Array | None  # (kept,) the user's own weights, or ones; 0 for padding
+    kept_positions: jax.Array | None  # (shard, most) own rows that are kept; padded with `capacity`
+    capacity: int = field(metadata={"static": True})
+    order: RowOrder | None = None
+    """Which row lies at which place, if rows are not slices of the arrays, but gathered from all over them."""
+
+    @property
+    def num_shards(self) -> int:
+        return self.starts.shape[0]
+
+    def own(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
+        """Own rows of the batch's i-th shard and their weights, (capacity, ...) and (capacity,)."""
+        take = self._taker(self.starts[i])
+        rows = jax.tree.map(lambda a: wide(take(a)), self.rows)
+        weights = jnp.where(jnp.arange(self.capacity) < self.sizes[i], self.factors[i], 0)
+        if self.row_weights is not None:
+            weights = weights * take(self.row_weights)
+        if self.kept_positions is not None:
+            weights = weights.at[self.kept_positions[i]].set(0, mode="drop")
+        return rows, weights
+
+    def _taker(self, start: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        """What takes the entries of a shard from a flat array."""
+        if self.order is None:
+            return lambda array: lax.dynamic_slice_in_dim(array, start, self.capacity)
+        rows = self.order.rows_at(start + jnp.arange(self.capacity, dtype=jnp.int32))
+        return lambda array: array.at[rows].get(mode="promise_in_bounds")
+
+    def take(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
+        """Rows and weights of the batch's i-th shard: its own, then the kept rows."""
+        rows, weights = self.own(i)
+        if self.kept_rows is None:
+            return rows, weights
+        rows = jax.tree.map(lambda a, b: jnp.concatenate([a, wide(b)]), rows, self.kept_rows)
+        assert self.kept_weights is not None
+        return rows, jnp.concatenate([weights, self.kept_weights])
+
+    def packed(self) -> Batch:
+        """The same shards in arrays with only their slices, and one more row, to be sent to another process."""
+
+        def pack(array: Any) -> np.ndarray:
+            parts = [np.asarray(self._taker(start)(array)) for start in jnp.asarray(self.starts)]
+            return np.concatenate([*parts, parts[-1][-1:]])
+
+        rows, weights = jax.tree.map(pack, (self.rows, self.row_weights))
+        starts = (np.arange(self.num_shards) * self.capacity).astype(np.int32)
+        return replace(self, rows=rows, row_weights=weights, starts=starts, order=None)  # pyright: ignore[reportArgumentType]
+
+
+def wide(rows: jax.Array) -> jax.Array:
+    """A shard's rows in the precision of the computation. In memory they are float32 even if that is float64."""
+    real = jnp.result_type(float)
+    narrow = jnp.issubdtype(rows.dtype, jnp.floating) and rows.dtype.itemsize < real.itemsize
+    return rows.astype(real) if narrow else rows
+
+
+class Blocks(ABC):
+    """A partition of the rows into shards: their shares, and their rows batch by batch."""
+
+    portable: bool = False
+    """Whether a pickled copy reads the rows itself, so that no rows are sent to another process."""
+    sizes: np.ndarray  # (shard,) own rows
+    kept: Kept | None = None
+    most_in_memory: int | None = None
+    """Shards that may be in memory at a time; None if there is no limit."""
+
+    @property
+    def num_kept(self) -> int:
+        """Rows that every shard has besides its own."""
+        return self.kept.count if self.kept else 0
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.sizes.sum())
+
+    @cached_property
+    def shares(self) -> np.ndarray:
+        """Each shard's share of the rows, (shard,). They sum to 1."""
+        return self.sizes / self.sizes.sum()
+
+    @property
+    def capacity(self) -> int:
+        """The largest of the sizes."""
+        return int(self.sizes.max())
+
+    @property
+    def slots(self) -> int:
+        """The length of every shard's slice: at least `capacity`."""
+        return self.capacity
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether batches are made without reading or copying rows."""
+        return False
+
+    @property
+    def for_certificate(self) -> Blocks:
+        """The same rows as the certificate evaluates them: more precisely, if the likelihood is an approximation."""
+        return self
+
+    @abstractmethod
+    def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
+        """Yield (shards, batch) with `size` shards each. The last batch is padded with its last shard."""
+
+    @abstractmethod
+    def keep(self, positions: Sequence[np.ndarray]) -> Blocks:
+        """The same partition, with these rows (positions within each shard) kept in every shard."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Rows that every shard has, and their positions in their own shards, where they get weight 0."""
+
+    rows: Rows  # (padded, ...) on the device; NumPy arrays in a copy from another process
+    weights: jax.Array  # (padded,) the user's own weights or ones, 0 for padding
+    positions: np.ndarray  # (shard, most) int32, padded with `capacity`
+    count: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A process without x64 would read a pickled JAX array in single precision.
+        return {**self.__dict__, "rows": jax.device_get(self.rows), "weights": jax.device_get(self.weights)}
+
+
+Gather = Callable[[np.ndarray, np.ndarray], tuple[Rows, np.ndarray | jax.Array | None]]
+"""gather(shards, positions): the rows there, and their row weights."""
+
+
+def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, gather: Gather) -> Kept | None:
+    """The kept rows at these positions within each shard, or None if there are none."""
+    if len(positions) == 0:
+        return None
+    if len(positions) != len(sizes):
+        raise OptionError(f"Positions of {len(positions)} shards were given; there are {len(sizes)} shards.")
+    unique = [np.unique(np.asarray(p, dtype=np.int64)) for p in positions]
+    counts = np.array([len(p) for p in unique])
+    count = int(counts.sum())
+    if count == 0:
+        return None
+    for shard, p in enumerate(unique):
+        if len(p) and not 0 <= p[0] <= p[-1] < sizes[shard]:
+            raise OptionError(
+                f"Row {p[-1]} of shard {shard} cannot be kept: the shard has {sizes[shard]} rows."
+            )
+    # Padding repeats the last kept row, where the likelihood is finite.
+    index = np.minimum(np.arange(kept_length(count, int(sizes.max()))), count - 1)
+    rows, own = gather(np.repeat(np.arange(len(sizes)), counts)[index], np.concatenate(unique)[index])
+    weights = (np.arange(len(index)) < count) * (np.ones(len(index)) if own is None else np.asarray(own))
+    table = np.full((len(unique), power_of_four(int(counts.max()))), sizes.max(), dtype=np.int32)
+    for shard, p in enumerate(unique):
+        table[shard, : len(p)] = p
+    return Kept(rows, jax.device_put(weights.astype(float_type())), table, count)
+
+
+def rounded(count: int) -> int:
+    """Round up by at most 1/64, to one of few lengths.
+
+    Examples
+    --------
+    >>> rounded(60), rounded(5_810), rounded(5_811)
+    (60, 5824, 5824)
+    """
+    step = 1 << max(count.bit_length() - 7, 0)
+    return -(-count // step) * step
+
+
+def kept_length(count: int, capacity: int) -> int:
+    """Round the number of kept rows up to 16, 64, 256, ... so that those of another seed have the same length.
+
+    Where that would add more than a sixteenth of a shard, it is rounded up to a multiple of a sixteenth.
+
+    Examples
+    --------
+    >>> kept_length(96, 5_810), kept_length(97, 5_810), kept_length(300, 3_000)
+    (256, 256, 376)
+    """
+    step = max(8, rounded(capacity) // 16)
+    return min(power_of_four(count), max(16, -(-count // step) * step))
+
+
+def power_of_four(count: int) -> int:
+    """Round up to 16, 64, 256, ...
+
+    Examples
+    --------
+    >>> power_of_four(5), power_of_four(17), power_of_four(64)
+    (16, 64, 64)
+    """
+    power = 16
+    while power < count:
+        power *= 4
+    return power
+
+
+def groups_of(shards: Sequence[int], size: int) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Cut shards into groups of `size`: (group, group padded with its last shard).
+
+    Examples
+    --------
+    >>> list(groups_of([4, 5, 6], 2))
+    [([4, 5], array([4, 5])), ([6], array([6, 6]))]
+    """
+    for start in range(0, len(shards), size):
+        group = [int(shard) for shard in shards[start : start + size]]
+        yield group, padded(group, size)
+
+
+def padded(shards: Sequence[int], size: int) -> np.ndarray:
+    """The shards, the last one repeated up to `size`."""
+    return np.array([*shards, *[shards[-1]] * (size - len(shards))])
+
+
+def make_batch(
+    blocks: Blocks,
+    shards: np.ndarray,
+    rows: Rows,
+    row_weights: jax.Array | None,
+    starts: np.ndarray,
+    kept: Kept | None,
+    order: RowOrder | None = None,
+) -> Batch:
+    """The batch of these shards, which begin at `starts` in the flat arrays of rows and weights."""
+    return Batch(
+        rows=rows,
+        row_weights=row_weights,
+        # Cast on the host: on the device each cast is one more program to compile.
+        starts=jax.device_put(starts.astype(np.int32)),
+        sizes=jax.device_put(blocks.sizes[shards].astype(np.int32)),
+        factors=jax.device_put((1 / blocks.shares[shards]).astype(float_type())),
+        kept_rows=kept.rows if kept else None,
+        kept_weights=kept.weights if kept else None,
+        kept_positions=jax.device_put(kept.positions[shards]) if kept else None,
+        capacity=blocks.slots,
+        order=order,
+    )

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from shardmc.check.check import ordered
 from shardmc.data import Source
-from shardmc.data.grouped import GroupedSource
+from shardmc.data.grouped_source import GroupedSource
 from shardmc.data.row_weights import SurveyWeights
 from shardmc.errors import DataError, ModelError, OptionError, knows_its_options
 from shardmc.formulas.chunk import Kind, as_chunk, column_kinds, refuse_unknown

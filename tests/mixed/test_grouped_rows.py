@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmc.data import Partition, as_source
-from shardmc.data.grouped import GroupedBatch, GroupedBlocks, GroupedSource, stretch_length
+from shardmc.data.grouped import GroupedBatch, GroupedBlocks
+from shardmc.data.grouped_source import GroupedSource
+from shardmc.data.layout import stretch_length
 
 SIZES = {
     "equal": np.full(60, 7),

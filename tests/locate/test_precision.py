@@ -1,5 +1,7 @@
 """Rounding of single precision: measured against what it is, and the precision that is chosen for it."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.errors import OptionError
 from shardmc.locate import DECREMENT, near_mode
-from shardmc.locate.precision import GRADIENT, LOG_DENSITY, Choice, Noise, measure_noise
+from shardmc.locate.precision import GRADIENT, LOG_DENSITY, Choice, Noise, _rows, measure_noise
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
 
@@ -203,3 +205,12 @@ def test_appended_rows_are_measured_with_the_old_ones(weibull, auto):
     model, y = weibull
     both = shardmc.append(auto, model, y[:500], weights=FIT["weights"][:500], shards=1)
     assert both.plan.precision == "double"
+
+
+@pytest.mark.parametrize(
+    ("rows", "capacity", "used"), [(10**6, 10**4, 2_048), (10**7, 10**5, 65_536), (10**9, 10**6, 2**20)]
+)
+def test_more_rows_are_compared_if_there_are_many(rows, capacity, used):
+    """Errors of single rows of about 5e-8 average out: their mean, times all rows, must be well below the bound."""
+    assert _rows(SimpleNamespace(num_rows=rows, capacity=capacity)) == used
+    assert rows * 5e-8 / np.sqrt(min(used, capacity)) < LOG_DENSITY

@@ -37,7 +37,7 @@ GRADIENT = 0.02
 
 _POINTS = 8
 _GROUPS = 32
-_ROWS = (2_048, 16_384, 65_536)
+_ROWS = (2_048, 16_384, 65_536, 1_048_576)
 """Numbers of rows used: few different ones, so that few programs are compiled."""
 
 

@@ -104,3 +104,28 @@ def test_every_sentence_is_one_paragraph_that_ends():
 def test_an_unknown_engine_option():
     with pytest.raises(OptionError, match="batch of Local must be a positive whole number"):
         shardmc.Local(batch=0)
+
+
+@pytest.mark.parametrize(
+    ("function", "option", "instead"),
+    [
+        ("fit", "chains", "sampler=shardmc.HMC(chains=4)"),
+        ("glm", "chains", "sampler=shardmc.HMC(chains=4)"),
+        ("fit", "tune", "sampler=shardmc.HMC(warmup=200)"),
+        ("glm", "target_accept", "sampler=shardmc.HMC(target_acceptance=0.9)"),
+        ("glm", "link", "family='bernoulli(link=probit)'"),
+        ("fit", "random_seed", "seed="),
+        ("glm", "iter", "draws="),
+        ("fit", "cores", "engine="),
+    ],
+)
+def test_options_of_other_programs_are_answered_with_what_to_use(function, option, instead):
+    with pytest.raises(OptionError, match=f"Unknown option of {function} '{option}'") as caught:
+        getattr(shardmc, function)("y ~ x", {"y": [1.0]}, **{option: 4})
+    assert instead in str(caught.value)
+    assert "Valid:" not in str(caught.value)
+
+
+def test_a_link_of_a_model_without_family_is_only_unknown():
+    with pytest.raises(OptionError, match=r"Unknown option of fit 'link'\. Valid: certify"):
+        shardmc.fit("y ~ x", {"y": [1.0]}, link="probit")

@@ -12,6 +12,33 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_CHAINS = ("sampler", "Chains belong to the sampler: sampler=shardmc.HMC(chains=4).")
+_WARMUP = ("sampler", "Warm-up belongs to the sampler: sampler=shardmc.HMC(warmup=200).")
+_TARGET = ("sampler", "The acceptance belongs to the sampler: sampler=shardmc.HMC(target_acceptance=0.9).")
+_DRAWS = ("draws", "The number of draws from the posterior, of all chains together, is draws=.")
+_SEED = ("seed", "Random numbers are set by seed=.")
+_CORES = ("engine", "All cores are used. On a cluster: engine=shardmc.Dask(...).")
+_ELSEWHERE = {
+    "chains": _CHAINS,
+    "num_chains": _CHAINS,
+    "tune": _WARMUP,
+    "warmup": _WARMUP,
+    "num_warmup": _WARMUP,
+    "burn_in": _WARMUP,
+    "target_accept": _TARGET,
+    "adapt_delta": _TARGET,
+    "iter": _DRAWS,
+    "samples": _DRAWS,
+    "num_samples": _DRAWS,
+    "random_seed": _SEED,
+    "random_state": _SEED,
+    "cores": _CORES,
+    "n_jobs": _CORES,
+    "link": ("family", "The link belongs to the family: family='bernoulli(link=probit)'."),
+}
+"""Options of other programs -> the option to use here, for functions that have it, and how."""
+
+
 class ShardmcError(Exception):
     """The call, the model or the data must change. The message says how.
 
@@ -99,6 +126,9 @@ def knows_its_options(*inner: Callable[..., Any]) -> Callable[[Callable[P, R]], 
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in kwargs:
                 if name not in names:
+                    option, advice = _ELSEWHERE.get(name, ("", ""))
+                    if option in names:
+                        raise OptionError(f"Unknown option of {function.__name__} {name!r}. {advice}")
                     raise unknown(f"option of {function.__name__}", name, names)
             return function(*args, **kwargs)
 

@@ -197,7 +197,7 @@ def alter(path: Path) -> None:
 @pytest.mark.parametrize("whole", [None, 1 << 20], ids=["hashed as a whole", "hashed in part"])
 def test_a_file_altered_in_place_is_another_one(tmp_path, monkeypatch, whole):
     if whole is not None:
-        monkeypatch.setattr("shardmc.data.hashing._WHOLE", whole)
+        monkeypatch.setattr("shardmc.data.fingerprints._WHOLE", whole)
     path = big_parquet(tmp_path)
     before, size = as_source(path).fingerprint, path.stat().st_size
     assert as_source(path).fingerprint == before
@@ -213,13 +213,13 @@ def test_a_copied_file_is_the_same_if_it_is_hashed_as_a_whole_or_trusted(tmp_pat
     shutil.copy(path, copy)
     os.utime(copy, (1, 1))
     assert as_source(copy).fingerprint == as_source(path).fingerprint
-    monkeypatch.setattr("shardmc.data.hashing._WHOLE", 1 << 20)
+    monkeypatch.setattr("shardmc.data.fingerprints._WHOLE", 1 << 20)
     assert as_source(copy).fingerprint != as_source(path).fingerprint
     assert as_source(copy, trust_files=True).fingerprint == as_source(path, trust_files=True).fingerprint
 
 
 def test_a_run_is_resumed_with_copied_files_only_if_they_are_trusted(tmp_path, monkeypatch, parquet):
-    monkeypatch.setattr("shardmc.data.hashing._WHOLE", 0)
+    monkeypatch.setattr("shardmc.data.fingerprints._WHOLE", 0)
     first = shardmc.fit(MODEL, parquet, run_dir=tmp_path / "run", **FEW)
     os.utime(parquet, (1, 1))
     with pytest.raises(RunError, match=r"modification time.*trust_files=True"):
@@ -344,7 +344,7 @@ def test_the_command_line_refuses_in_one_sentence(tmp_path, command):
 
 @pytest.mark.slow
 def test_the_command_line_resumes_with_trusted_files(tmp_path, command, monkeypatch, parquet):
-    monkeypatch.setattr("shardmc.data.hashing._WHOLE", 0)
+    monkeypatch.setattr("shardmc.data.fingerprints._WHOLE", 0)
     call = ("fit", "rows.parquet", "y ~ x", "--draws", "40", "--shards", "2", "--no-report", "--out", "run")
     assert command(*call).returncode == 0
     os.utime(parquet, (1, 1))

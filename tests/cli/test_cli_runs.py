@@ -46,11 +46,35 @@ def test_status_says_what_is_done_what_failed_and_why(tmp_path, manifest):
     (tmp_path / "run" / "shards" / "00001.npz").write_bytes(b"PK\x03\x04")
     shown = run("status", tmp_path / "run")
     assert "1 of 5 shards are done." in shown
-    assert "seed 7" in shown
+    assert "in 5 shards. Seed 7." in shown
     assert "Shard 3 failed: Exact produced values that are not finite." in shown
     assert "Shard 1's file is damaged and will be computed again: cut short" in shown
     assert "2 are not computed yet (2, 4). Repeat the same call to continue the run." in shown
     assert "process" not in shown
+
+
+def test_status_says_the_plan_in_words(tmp_path):
+    plan = {
+        "combiner": "Recenter(center='auto', scale='auto')",
+        "content": "6f175b764475fdff33e0e3c8379e78ae",
+        "draws": 1_000,
+        "keep": 0.2,
+        "precision": "auto",
+        "rows": 20_000,
+        "sampler": "RandomWalk(chains=4, warmup=200)",
+        "scaling": "rescaled",
+        "seed": 0,
+        "shards": 4,
+        "shuffle": True,
+        "stratified": False,
+        "weighted": True,
+    }
+    Run.open(tmp_path / "run", Manifest(plan, data="d", model="m")).close()
+    shown = run("status", tmp_path / "run")
+    assert (
+        "Plan: 1,000 draws from 20,000 rows with weights, in 4 shards. Seed 0, sampler random-walk, combiner recenter, "
+        "precision auto." in shown
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +36,19 @@ def test_named_parameters_come_back_named(tmp_path: Path):
     again = combine([path, path])
     assert again.names == combined.names
     assert "recenter: 2000 draws of alpha, beta" in repr(combined)
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def disk_is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = combine(SHARDS).save(tmp_path / "posterior.nc")
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "replace", disk_is_full)
+    with pytest.raises(RunError, match="The disk is full"):
+        combine(SHARDS, "consensus").save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_tables_and_one_dimensional_draws():

@@ -211,3 +211,25 @@ def test_names_and_types_that_cannot_be(table):
     many = pd.concat([table, table], ignore_index=True).assign(key=[f"{k}{i}" for i, k in enumerate(ids)])
     with pytest.raises(DataError, match="more than 1000 levels"):
         glm("amount ~ key", many)
+
+
+def test_robust_without_a_mode_is_refused_before_anything_is_sampled():
+    x = np.random.default_rng(0).normal(size=200)
+    stages = []
+    flat = {"coefficients": "flat()", "Intercept": "flat()"}
+    with pytest.raises(
+        ModelError, match=r"no mode: it rises along 'x' .* robust and survey_weights need a mode"
+    ):
+        glm(
+            "y ~ x",
+            {"x": x, "y": x > 0},
+            "bernoulli",
+            flat,
+            robust=True,
+            sampler="random-walk",
+            shards=1,
+            draws=10,
+            progress=lambda stage, *_: stages.append(stage),
+        )
+    assert "locate" in stages
+    assert "sample" not in stages

@@ -207,6 +207,21 @@ def test_a_run_that_failed_before_its_first_result_leaves_nothing_behind(tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("name", ["predictions.csv", "shards/00001.npz.damaged"])
+def test_a_replaced_run_that_fails_at_once_leaves_a_run_folder(finished_run, manifest, name):
+    (finished_run / name).write_text("not the run's own")
+    other = replace(manifest, data="e" * 16)
+    run = Run(finished_run)
+    run.discard()
+    run.begin(other)
+    run.close(failed=True)
+    with pytest.raises(RunError, match=r"belongs to another run: .* overwrite=True \(--force\)"):
+        Run.open(finished_run, manifest)
+    with Run.open(finished_run, other) as run:
+        assert run.finished() == []
+    assert (finished_run / name).read_text() == "not the run's own"
+
+
 def test_a_run_that_failed_later_is_kept(tmp_path, manifest, draws):
     def fail() -> None:
         with Run.open(tmp_path / "run", manifest) as run:

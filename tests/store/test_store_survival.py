@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shardmc.errors import RunError
-from shardmc.store import files
+from shardmc.guards import files
 from shardmc.store.run import Run, status
 
 WRITER = Path(__file__).with_name("writer.py")

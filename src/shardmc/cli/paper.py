@@ -25,8 +25,8 @@ def demo(
     import shardmc
     from shardmc.cli.console import frame_table, show_posterior
     from shardmc.errors import OptionError
+    from shardmc.guards.files import not_written
     from shardmc.pipeline.progress import reporting
-    from shardmc.store.files import not_written
 
     if rows < 1000:
         raise OptionError(f"The demo needs at least 1000 rows; {rows} were asked for.")

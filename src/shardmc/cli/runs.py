@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +13,8 @@ from shardmc.cli.printing import AsCsv, AsJson, Every, Force, Printing, Verbose,
 from shardmc.names import shown_text
 
 _MOST_NAMED = 12
+_NAMED = ("seed", "sampler", "combiner", "precision")
+"""Options of a run that `status` shows, if they are known."""
 
 
 def status(run: Annotated[Path, typer.Argument(help="A run folder, made with --out or run_dir=.")]) -> None:
@@ -24,8 +28,7 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder, made with --o
     console = Console()
     total = found.manifest.num_shards
     console.print(said(f"{found.folder}: {len(found.done)} of {total} shards are done."))
-    plan = ", ".join(f"{key} {value}" for key, value in found.manifest.plan.items() if key != "content")
-    console.print(said(f"Plan: {plan}."))
+    console.print(said(f"Plan: {_plan_in_words(found.manifest.plan)}"))
     if found.owner is not None and found.running:
         console.print(said(f"A process is working on it: {found.owner}."))
     elif found.owner is not None:
@@ -44,6 +47,27 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder, made with --o
                 f"{len(found.missing)} are not computed yet ({shown}). Repeat the same call to continue the run."
             )
         )
+
+
+def _plan_in_words(plan: Mapping[str, Any]) -> str:
+    """What a run computes, without the options of its sampler and combiner, which manifest.json has."""
+    draws, rows, shards = (_counted(plan.get(name, ""), name) for name in ("draws", "rows", "shards"))
+    draws += " from " if draws else ""
+    weights = " with weights" if plan.get("weighted") else ""
+    how = " in the order of the rows" if plan.get("shuffle") is False else ""
+    how += " with equal shares of the strata" if plan.get("stratified") else ""
+    # Recenter(center='auto') is called "recenter", RandomWalk() "random-walk".
+    named = {
+        name: re.sub(r"(?<=[a-z])(?=[A-Z])", "-", str(plan.get(name, "")).partition("(")[0])
+        for name in _NAMED
+    }
+    options = ", ".join(f"{name} {value.lower()}" for name, value in named.items() if value)
+    return f"{draws}{rows or 'rows'}{weights}, in {shards}{how}. {options[:1].upper()}{options[1:]}."
+
+
+def _counted(count: Any, what: str) -> str:
+    """A count of something, such as "1,000 draws"; nothing if it is not a number."""
+    return f"{count:,} {what[:-1] if count == 1 else what}" if isinstance(count, int) else ""
 
 
 def summary(

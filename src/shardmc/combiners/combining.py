@@ -19,6 +19,7 @@ from shardmc.combiners.read import RENAMED, Layout, read_shards
 from shardmc.combiners.recenter import Recenter
 from shardmc.combiners.weierstrass import Weierstrass
 from shardmc.errors import OptionError, RunError, unknown
+from shardmc.guards.files import write_netcdf
 from shardmc.guards.limits import memory_explained
 from shardmc.names import axis_names, shown, stored, stored_axis
 from shardmc.seeds import checked_seed
@@ -86,10 +87,7 @@ class CombinedDraws:
         path = Path(path)
         if not path.parent.is_dir():
             raise RunError(f"There is no folder {str(path.parent)!r} to write {path.name!r} into.")
-        try:
-            self.tree.to_netcdf(path, engine="h5netcdf")
-        except OSError as error:
-            raise RunError(f"{path} could not be written: {error.strerror or error}.") from error
+        write_netcdf(self.tree, path)
         return path
 
 

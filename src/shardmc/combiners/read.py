@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmc.errors import OptionError, RunError
-from shardmc.guards.checksum import verify_checksum
+from shardmc.guards.files import verify_checksum
 from shardmc.guards.limits import refuse_above
 from shardmc.guards.untrusted import refuse_special, refuse_unsafe_netcdf, unpacked
 from shardmc.model.variables import Variable, unstacked

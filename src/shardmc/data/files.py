@@ -19,8 +19,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from shardmc.data.columns import refuse_repeated
+from shardmc.data.fingerprints import fingerprint_of
 from shardmc.data.folders import local_files
-from shardmc.data.hashing import fingerprint_of
 from shardmc.data.quotes import UnclosedQuoteError, find_line_breaks
 from shardmc.data.table import TableReader, refuse_wide, spread_positions
 from shardmc.errors import DataError

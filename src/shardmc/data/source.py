@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,27 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data.batch import Blocks
+from shardmc.data.fingerprints import hash_arrays
 from shardmc.types import Rows
 
 Transform = Callable[[pa.Table], Rows]
 """Rows of a table -> rows as a model reads them."""
-
-
-def hash_arrays(heading: str, arrays: Iterable[np.ndarray]) -> str:
-    """A hash of a heading and of every entry of these arrays.
-
-    Examples
-    --------
-    >>> hash_arrays("x", [np.arange(3)]) == hash_arrays("x", [np.array([0, 2, 1])])
-    False
-    """
-    digest = hashlib.sha256(heading.encode())
-    for array in arrays:
-        if array.dtype.kind in "OUT":
-            digest.update("\x1f".join(map(str, array.ravel().tolist())).encode())
-        else:
-            digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from shardmc.errors import OptionError, RunError
 from shardmc.formulas.predict import Kind, Piece, PredictionSummary, Predictor, RowCount
+from shardmc.guards.files import replacing
 from shardmc.posterior import Posterior
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
-from shardmc.store.files import replacing
 from shardmc.types import Data
 
 _WRITERS: dict[str, Callable[[Any, pa.Schema], Any]] = {

@@ -147,6 +147,7 @@ class _Formula:
         self._text, self._family, self._priors = text, family, priors
         self._roles, self._drop, self._rowwise, self._robust = roles, drop, rowwise, robust
         self._prepared: Prepared | None = None
+        self.mode_for = "" if robust is None else "robust and survey_weights"
 
     def open(self, source: Source, seed: int) -> tuple[Source, Model]:
         self._rows = source, seed

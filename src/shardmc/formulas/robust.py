@@ -15,7 +15,7 @@ from shardmc.check.check import ordered
 from shardmc.data import Source
 from shardmc.data.columns import as_numpy
 from shardmc.data.row_weights import SurveyWeights, read_weights
-from shardmc.errors import DataError, ModelError, OptionError
+from shardmc.errors import DataError, OptionError
 from shardmc.formulas.chunk import missing
 from shardmc.formulas.design import Design
 from shardmc.formulas.linear_model import named_draws
@@ -88,11 +88,8 @@ class Robust:
         scores, the covariance is H^-1 (B + P) H^-1. If the model is right and rows are independent, B is the curvature
         of the likelihood, and nothing changes.
         """
-        if posterior.mode is None or posterior.curvature is None:
-            raise ModelError(
-                "No mode of all rows was found, so the draws cannot be adjusted: fit without robust and "
-                "survey_weights."
-            )
+        assert posterior.mode is not None  # `fit` fails without one: see `FrontEnd.mode_for`
+        assert posterior.curvature is not None
         before = replace(posterior, draws=named_draws(design, posterior.draws))
         frame = Frame.at(posterior.mode, posterior.curvature)
         scores = self._scores(frame, model, source, design)

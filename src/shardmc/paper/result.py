@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardmc.store.files import write_file
+from shardmc.guards.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -59,6 +59,9 @@ FIT_GROUPS = (LocateGroups(), *FIT[2:], DescribeGroups())
 class FrontEnd(Protocol):
     """Makes a model and its rows from what the user gave, such as a formula."""
 
+    mode_for: str
+    """The user's options that need a mode of all rows, whatever the sampler needs; "" if none does."""
+
     def open(self, source: Source, seed: int) -> tuple[Source, Model]:
         """The rows that the model reads, and the model, checked on a few of them."""
         ...
@@ -215,6 +218,7 @@ def fit(
             certify=certified,
             polish=polish,
             shuffled=shuffle,
+            mode_for=front_end.mode_for,
         )
         state = driver.run(job, FIT_GROUPS if isinstance(blocks, GroupedBlocks) else FIT)
         plan = replace(
@@ -233,6 +237,8 @@ def fit(
 @final
 class _OneModel:
     """A model as it is."""
+
+    mode_for = ""
 
     def __init__(self, model: Recipe) -> None:
         self._model = model

@@ -41,6 +41,8 @@ class Job:
     polish: bool = False
     shuffled: bool | None = None
     """Whether rows went to shards at random; None if that is not known."""
+    mode_for: str = ""
+    """The options that need a mode of all rows, whatever the sampler needs."""
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,11 @@ class Locate(Stage):
         start = None if state.precision is None else state.precision.start
         try:
             mode = locate(job.model, state.blocks, job.engine, start=start)
-        except ModelError:
+        except ModelError as error:
             if job.sampler.needs_mode:
                 raise
+            if job.mode_for:
+                raise ModelError(f"{error} The options {job.mode_for} need a mode.") from error
             return state
         return state.after(self, passes=mode.passes, mode=mode)
 

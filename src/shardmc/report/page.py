@@ -12,6 +12,7 @@ import jinja2
 import numpy as np
 
 from shardmc.check.check import ordered
+from shardmc.guards.files import write_file
 from shardmc.names import shown_text
 from shardmc.posterior import Posterior
 from shardmc.posterior.summary import summary_by_name
@@ -29,7 +30,6 @@ from shardmc.report.pictures import (
     pair_picture,
 )
 from shardmc.report.style import COLORS, DARK
-from shardmc.store.files import write_file
 from shardmc.types import Finding
 
 if TYPE_CHECKING:

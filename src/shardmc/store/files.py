@@ -1,33 +1,25 @@
-"""Files of a run and files of results: complete or absent, never read through a link, never with pickled objects."""
+"""Files of a run and files of results: never read through a link, never with pickled objects."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.util
 import json
 import os
 import re
-import secrets
 import shutil
-import stat
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardmc.errors import RunError
-from shardmc.guards.checksum import verify_checksum, with_checksum
+from shardmc.guards.files import is_temporary, not_written, replacing, verify_checksum, write_netcdf
 from shardmc.guards.untrusted import refuse_unsafe_netcdf
 
 if TYPE_CHECKING:
     import xarray as xr
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _ZARR_METADATA = {"zarr.json", ".zarray", ".zgroup", ".zmetadata"}
-_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 def inside(folder: Path, name: object) -> Path:
@@ -52,63 +44,6 @@ def inside(folder: Path, name: object) -> Path:
     return path
 
 
-def read_file(path: Path) -> bytes:
-    """The content of a regular file; an OSError for a link, a folder, a pipe or a device."""
-    # Without O_NONBLOCK, opening a pipe that has no writer would wait forever.
-    flags = os.O_RDONLY | _NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    if path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a link", str(path))
-    descriptor = os.open(path, flags)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    with open(descriptor, "rb") as file:
-        return file.read()
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file. Whatever happens, the result is either the complete old file or the complete new one."""
-    with replacing(path) as temporary:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        with open(os.open(temporary, flags, 0o666), "wb", buffering=0) as file:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(file.fileno(), rest) :]
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` for the block to write to; then on the disk and renamed to `path`.
-
-    Whatever goes wrong, the temporary file is removed and `path` is as it was. An OSError becomes a RunError.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        yield temporary
-        # The content must be on the disk before the name is: a power cut may not leave a name without it.
-        _sync(temporary)
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise not_written(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def not_written(path: Path, error: OSError) -> RunError:
-    """The error for a file that could not be written."""
-    if error.errno in _FULL:
-        return RunError(
-            f"The disk is full: {path} could not be written. Earlier files are intact; "
-            "free some space and repeat the call to continue."
-        )
-    rest = (
-        "Name a file in a folder that exists" if error.errno == errno.ENOENT else "Earlier files are intact"
-    )
-    return RunError(f"{path} could not be written: {error.strerror or error}. {rest}.")
-
-
 def remove_temporaries(folder: Path) -> None:
     """Remove what a killed process had not finished writing. Only the holder of the run's lock may do this."""
     for entry in folder.iterdir():
@@ -117,39 +52,12 @@ def remove_temporaries(folder: Path) -> None:
                 entry.unlink()
 
 
-def is_temporary(name: str) -> bool:
-    """Whether this is the name of a file that was never finished."""
-    return _TEMPORARY.fullmatch(name) is not None
-
-
 def make_folder(path: Path) -> None:
     """Make a folder if it does not exist."""
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
         raise not_written(path, error) from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(path: Path) -> None:
-    if os.name != "posix":
-        return  # Windows opens no folders, and needs no such call
-    try:
-        _sync(path)
-    except OSError as error:
-        if error.errno not in (
-            errno.EINVAL,
-            errno.ENOTSUP,
-            errno.EBADF,
-        ):  # some network file systems have none
-            raise
 
 
 def save_tree(tree: xr.DataTree, path: str | os.PathLike[str]) -> None:
@@ -167,22 +75,7 @@ def save_tree(tree: xr.DataTree, path: str | os.PathLike[str]) -> None:
     if _is_zarr(target):
         _save_zarr(tree, target)
     else:
-        # In memory first: HDF5 may crash the process when the disk is full.
-        with _without_cluster():
-            content = bytes(tree.to_netcdf(engine="h5netcdf"))
-        write_file(target, with_checksum(content))
-
-
-@contextlib.contextmanager
-def _without_cluster() -> Iterator[None]:
-    """Keep xarray from asking the default Dask client, if there is one, for a lock on a file in memory: it has none."""
-    if "dask" not in sys.modules:
-        yield
-        return
-    import dask.config
-
-    with dask.config.set(scheduler="threads"):
-        yield
+        write_netcdf(tree, target)
 
 
 def load_tree(path: str | os.PathLike[str], *, checksum: bool = False) -> xr.DataTree:

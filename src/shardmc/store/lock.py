@@ -17,7 +17,8 @@ from typing import final
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from shardmc.errors import RunError
-from shardmc.store.files import inside, not_written, read_file, write_file
+from shardmc.guards.files import not_written, read_file, write_file
+from shardmc.store.files import inside
 
 NAME = "lock"
 EXCLUSIVE_NAME = "lock.exclusive"

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from shardmc.errors import RunError
+from shardmc.guards.files import is_temporary, read_file
 from shardmc.guards.stamps import same_rows, without_stamps
-from shardmc.store.files import inside, is_temporary, read_file
+from shardmc.store.files import inside
 
 SCHEMA = 1
 """Version of the layout of a run folder; a folder of another version is refused."""

@@ -12,7 +12,8 @@ from typing import Any, Self, final
 import numpy as np
 
 from shardmc.errors import RunError
-from shardmc.store.files import inside, is_temporary, make_folder, remove_temporaries, write_file
+from shardmc.guards.files import is_temporary, write_file
+from shardmc.store.files import inside, make_folder, remove_temporaries
 from shardmc.store.lock import NAMES as LOCK_NAMES
 from shardmc.store.lock import Lock, Owner, read_owner
 from shardmc.store.records import (
@@ -198,11 +199,11 @@ class Run:
         """Release the lock; the folder can no longer be written to.
 
         If no run began here, or a run began and failed before its first result, what was made here is removed: the
-        folder can be used for another run.
+        folder can be used for another run. If it contains other files, it stays a run folder.
         """
         if self._lock is None:
             return
-        if failed and self._empty and self._lock.is_held:
+        if failed and self._empty and self._lock.is_held and _found(self.folder) == {MANIFEST}:
             (self.folder / MANIFEST).unlink(missing_ok=True)
         begun = (self.folder / MANIFEST).exists()
         self._lock.release(remove=not begun)
@@ -278,22 +279,27 @@ class Run:
 
 def _prepare(folder: Path) -> list[Path]:
     """Create the folder, or check that it is empty or a run folder; the folders that were created, innermost first."""
-    shards = folder / SHARDS
     try:
         made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        names = {entry.name for entry in folder.iterdir()}
-        # A run that was stopped before it wrote its manifest leaves these.
-        begun = {*LOCK_NAMES, *(name for name in names if is_temporary(name))}
-        if shards.is_dir() and not shards.is_symlink() and not any(shards.iterdir()):
-            begun.add(SHARDS)
+        found = _found(folder)
     except OSError as error:
         raise RunError(f"{folder} cannot be a run folder: {error.strerror or error}.") from error
-    if MANIFEST not in names and not names <= begun:
+    if found and MANIFEST not in found:
         raise RunError(
             f"{folder} is not a run folder: it contains files but no {MANIFEST}. Use a new or an empty folder."
         )
     return made
+
+
+def _found(folder: Path) -> set[str]:
+    """What is in a folder, except what a run that was stopped before it wrote its manifest leaves."""
+    names = {entry.name for entry in folder.iterdir()}
+    begun = {*LOCK_NAMES, *(name for name in names if is_temporary(name))}
+    shards = folder / SHARDS
+    if shards.is_dir() and not shards.is_symlink() and not any(shards.iterdir()):
+        begun.add(SHARDS)
+    return names - begun
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""A hash of files of rows: complete for files up to some hundred MB, in part and with a stamp for larger ones."""
+"""Hashes of rows: of arrays, and of files, complete up to some hundred MB, in part and with a stamp above."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,3 +37,20 @@ def _stretches(size: int, whole: bool) -> list[tuple[int, int]]:
     if whole or size <= _STRETCHES * _STRETCH:
         return [(start, _READ) for start in range(0, size, _READ)]
     return [(int(start), _STRETCH) for start in np.linspace(0, size - _STRETCH, _STRETCHES)]
+
+
+def hash_arrays(heading: str, arrays: Iterable[np.ndarray]) -> str:
+    """A hash of a heading and of every entry of these arrays.
+
+    Examples
+    --------
+    >>> hash_arrays("x", [np.arange(3)]) == hash_arrays("x", [np.array([0, 2, 1])])
+    False
+    """
+    digest = hashlib.sha256(heading.encode())
+    for array in arrays:
+        if array.dtype.kind in "OUT":
+            digest.update("\x1f".join(map(str, array.ravel().tolist())).encode())
+        else:
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

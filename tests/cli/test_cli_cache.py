@@ -52,6 +52,8 @@ def test_a_second_run_compiles_nothing_anew_and_gives_the_same_draws(tmp_path):
             "--draws",
             "400",
             "--no-report",
+            "--precision",
+            "single",
         ]
         subprocess.run(
             [*command, "--shards", "4", "--out", str(tmp_path / name)],

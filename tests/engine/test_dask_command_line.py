@@ -1,8 +1,5 @@
 """`--engine dask`: the same draws as on this machine, and a sentence where there is no cluster."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,33 +11,27 @@ from shardmc.errors import OptionError
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rows")
+@pytest.fixture
+def fit(command, tmp_path):
+    """Fits `rows.parquet` by the command line, with more options."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=2_000)
-    pq.write_table(pa.table({"x": x, "y": rng.poisson(np.exp(0.2 + 0.3 * x))}), folder / "rows.parquet")
-    return folder
+    pq.write_table(pa.table({"x": x, "y": rng.poisson(np.exp(0.2 + 0.3 * x))}), tmp_path / "rows.parquet")
+    options = ["--family", "poisson", "--shards", "4", "--draws", "200", "--no-report"]
+
+    def run(out, *more):
+        done = command("fit", "rows.parquet", "y ~ x", *options, "--out", out, *more)
+        assert done.returncode == 0, done.stderr
+        return shardmc.load(tmp_path / out)
+
+    return run
 
 
-def fit(folder, out, *more):
-    command = ["fit", "rows.parquet", "y ~ x", "--family", "poisson", "--shards", "4", "--draws", "200"]
-    done = subprocess.run(
-        [sys.executable, "-m", "shardmc", *command, "--no-report", "--out", out, *more],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return shardmc.load(folder / out)
-
-
-def test_a_scheduler_is_named_by_its_address(client, folder):
-    here = fit(folder, "here")
+def test_a_scheduler_is_named_by_its_address(client, fit, tmp_path):
+    here = fit("here")
     dask = ("--engine", "dask", "--scheduler", client.scheduler.address)
-    there = fit(folder, "there", *dask, "--memory", "0", "--scratch", "scratch")
-    assert list((folder / "scratch").glob("*/complete.json"))  # the workers read the rows from there
+    there = fit("there", *dask, "--memory", "0", "--scratch", "scratch")
+    assert list((tmp_path / "scratch").glob("*/complete.json"))  # the workers read the rows from there
     np.testing.assert_array_equal(there.theta, here.theta)
     np.testing.assert_array_equal(there.shards.draws, here.shards.draws)
 

@@ -21,7 +21,7 @@ def rows():
 STATE = {"alpha": 1.5, "beta": 4.0, "variance": 2.0, "outlier_variance": 6.0, "p": 0.3}
 
 
-def after_one_step(step, rows, weights, num_draws=30_000, seed=0):
+def after_one_step(step, rows, weights, num_draws=10_000, seed=0):
     state = {name: jnp.asarray(value) for name, value in STATE.items()}
     keys = jax.random.split(jax.random.key(seed), num_draws)
     found = jax.jit(jax.vmap(lambda key: step(key, state, rows, weights)))(keys)
@@ -59,7 +59,7 @@ def test_labels_shared_by_all_copies_are_told_apart(rows, weighted, monkeypatch)
     assert alike(weighted, wrong) < ALARM
 
 
-def invariance(step, num_draws=60_000):
+def invariance(step, num_draws=20_000):
     """Smallest p-value that a step changes the mean of some function of parameters and rows, both from their joint law.
 
     Parameters from the prior and rows given them are one exact draw of the joint law; so are they after a step.
@@ -131,7 +131,7 @@ def log_densities(keys, y, weights):
     return jax.vmap(lambda key: STICKS.observe(STICKS.step(key, state, y, weights))["log_density"])(keys)
 
 
-def sticks_after(y, weights, seed=0, num_draws=20_000):
+def sticks_after(y, weights, seed=0, num_draws=6_000):
     keys = jax.random.split(jax.random.key(seed), num_draws)
     return np.asarray(log_densities(keys, y, weights), np.float64)
 
@@ -149,7 +149,7 @@ def test_sticks_on_weighted_rows_are_sticks_on_repeated_rows():
 @pytest.mark.slow
 def test_the_stick_is_all_used_and_breaks_as_it_should():
     count = jnp.array([3.0, 0.0, 2.0, 5.0])
-    keys = jax.random.split(jax.random.key(0), 50_000)
+    keys = jax.random.split(jax.random.key(0), 10_000)
     sticks = jax.jit(jax.vmap(lambda key: nonparametric._stick(key, count)))
     weights = np.exp(np.asarray(sticks(keys), np.float64))
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-4)

@@ -326,7 +326,7 @@ def test_kernel_products_of_many_shards_whose_draws_reach_the_posterior(dim, kin
 
     Their product stays the same: the mean of all precision-weighted means does not change.
     """
-    problem = gaussian(dim, 50)
+    problem = gaussian(dim, 20)
     near = replace(problem, shard_means=(problem.shard_means + problem.mean) / 2)
     widened = 1 + 1000 ** (-2 / (4 + dim)) if kind == "nonparametric" else 1.0
     run = lambda draws, rng: Product(kind=kind)(draws, None, rng).values  # noqa: E731

@@ -75,7 +75,8 @@ class DescribeGroups(Stage):
         theta = known(state.combined).theta
         point = theta[np.isfinite(theta).all(axis=1)].mean(axis=0)
         found = moments_of_effects(job.model, _likelihood(job.model), blocks, point, job.engine)
-        return state.after(self, passes=1.0 + job.model.dim, groups=GroupMoments((), point, **found))
+        moments = GroupMoments((), point, found["mean"], found["covariance"], found["third"], found["slope"])
+        return state.after(self, passes=1.0 + job.model.dim, groups=moments)
 
 
 def _likelihood(model: Model) -> GroupLikelihood:
@@ -162,7 +163,8 @@ class _Search:
             ascent = Ascent(Evaluator(model, self.blocks, self.engine), some, self.frame)
             if not ascent.finite:
                 raise ModelError(
-                    "The log posterior is not finite at the starting point. Scale the columns of the formula."
+                    "The log posterior is not finite at the starting point. Scale the columns, or give another "
+                    "starting point."
                 )
             ascent.climb(1.0)
             self.passes += ascent.evaluate.passes

@@ -171,7 +171,7 @@ class Local(Engine):
             # One batch in each call, one that waits for a call, and one that is being read.
             size = max(1, min(size, blocks.most_in_memory // (workers + 2)))
         size = self.batch or size
-        return workers, size, min(self.width or default_width(program, blocks.capacity), size)
+        return workers, size, min(self.width or default_width(program, blocks.slots), size)
 
 
 def _of_batch(per_shard: Tree, names: Sequence[int], batch: Batch) -> Tree:
@@ -196,7 +196,7 @@ def default_batch(blocks: Blocks, devices: int, accelerated: bool) -> int:
     most = 128
     if not accelerated:
         # Many small shards share the cost of a call. A few large ones are enough, and their rows may have to be read.
-        most = min(32, max(8, (1 << 18) // blocks.capacity))
+        most = min(32, max(8, (1 << 18) // blocks.slots))
     return max(1, min(most, blocks.num_shards // (4 * devices)))
 
 

@@ -121,7 +121,7 @@ def _task(
     bar = threshold * float(blocks.shares.max())
     # Leverages sum to about dim (twice, for score and curvature), so a random shard has at most about
     # 2 dim / threshold rows above the bar. Four times that allows for chance.
-    most = min(blocks.capacity, math.ceil(8 * model.dim / threshold))
+    most = min(blocks.slots, math.ceil(8 * model.dim / threshold))
     real = jnp.result_type(float)
     shared = (DeviceFrame.of(frame), np.asarray(bar, real))
     return InfluentialRows(model, most), np.asarray(blocks.shares, real), shared

@@ -68,17 +68,20 @@ def compiled_batch(
         with jax.default_matmul_precision("highest"):
             return program(rows, weights, jax.tree.map(lambda a: a[i], per_shard), shared)
 
+    result = jax.eval_shape(evaluate, jnp.int32(0))  # once: tracing a program takes long
+
+    def zeros(*axes: int) -> T:
+        return jax.tree.map(lambda s: jnp.zeros((*axes, *s.shape), s.dtype), result)
+
     def one(i: jax.Array) -> T:
-        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(evaluate, i))
-        return lax.cond(i < count, evaluate, lambda _: empty, i)
+        return lax.cond(i < count, evaluate, lambda _: zeros(), i)
 
     def every() -> T:
         shards = jnp.arange(batch.num_shards)
         return lax.map(one, shards) if width == 1 else lax.map(one, shards, batch_size=width)
 
     # Shards that run in parallel are all computed, whatever `count` is. So count=0 is handled here.
-    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(every))
-    return lax.cond(count > 0, every, lambda: nothing)
+    return lax.cond(count > 0, every, lambda: zeros(batch.num_shards))
 
 
 @final

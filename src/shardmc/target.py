@@ -39,7 +39,8 @@ class DeviceFrame:
     @staticmethod
     def of(frame: Frame) -> DeviceFrame:
         real = jnp.result_type(float)
-        return DeviceFrame(jnp.asarray(frame.center, real), jnp.asarray(frame.basis, real))
+        # Cast on the host: on the device each cast is one more program to compile.
+        return DeviceFrame(*(jax.device_put(a.astype(real)) for a in (frame.center, frame.basis)))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,9 @@
 """Another seed, another prior or a few rows more compile nothing: ten fits with the programs of the first."""
 
+import ast
+import subprocess
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,10 +33,10 @@ def test_ten_fits_compile_nothing_after_the_first(compilations):
     kept = []
     for seed in range(10):
         compilations.clear()
-        # Lengths of arrays and shards are rounded up by less than 1/64. From 80,000 rows on the next step is at 80,896.
+        # 5 % between the least and the most rows. Slices of 2,049 to 2,304 rows share their programs.
         posterior = shardmc.fit(
             logistic(1 + seed),
-            simulated(80_001 + 50 * seed),
+            simulated(82_000 + 455 * ((3 * seed) % 10)),
             shards=40,
             draws=800,
             seed=seed,
@@ -46,6 +50,22 @@ def test_ten_fits_compile_nothing_after_the_first(compilations):
     )  # the seeds keep different numbers of rows, without which this would show little
 
 
+def test_no_kept_rows_and_some_share_their_programs(compilations):
+    rows = simulated(20_000)
+    rows["x"] = np.clip(rows["x"], -3, 3)
+    far = {**rows, "x": rows["x"].copy()}
+    far["x"][:5] = 300.0
+    kept = []
+    for table in (rows, far):
+        compilations.clear()
+        kept.append(
+            shardmc.fit(logistic(1.0), table, shards=10, draws=400, precision="single").plan.kept_rows
+        )
+    assert not compilations
+    assert kept[0] == 0
+    assert kept[1] > 0
+
+
 def test_folds_of_a_cross_validation_share_their_programs(compilations):
     rows = simulated(50_003)
     fold = np.arange(50_003) % 5
@@ -55,3 +75,24 @@ def test_folds_of_a_cross_validation_share_their_programs(compilations):
         train = {name: column[fold != number] for name, column in table.items()}
         shardmc.glm("y ~ a + b", train, "bernoulli", shards=20, draws=400, precision="single")
         assert bool(compilations) == (number == 0)
+
+
+def test_a_first_fit_compiles_one_program_for_each_step():
+    """No small programs for single operations: each costs as much as a thousand rows."""
+    script = (
+        "import jax, jax.numpy as jnp, numpy as np, shardmc\n"
+        "names = []\n"
+        "jax.monitoring.register_event_duration_secs_listener(\n"
+        "    lambda event, duration, **info: names.append(info.get('fun_name', ''))\n"
+        "    if event.endswith('backend_compile_duration') else None\n"
+        ")\n"
+        "x = np.random.default_rng(0).normal(size=2_000)\n"
+        "model = shardmc.Model(lambda p, y: -0.5 * (y - p['mu']) ** 2, None, {'mu': ()})\n"
+        "shardmc.fit(model, x, shards=4, draws=400)\n"
+        "print(names)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    names = ast.literal_eval(done.stdout)
+    # Values of a few rows, rounding in both precisions, prior's gradients; terms, leverage, draws, gradients of shards.
+    wanted = ["_values"] + ["_rounding"] * 2 + ["_prior_gradients"] + ["compiled_batch"] * 4
+    assert sorted(names) == sorted(f"jit({name})" for name in wanted)

@@ -201,7 +201,7 @@ def test_rows_in_memory_are_sent_once_and_tasks_are_small(client, monkeypatch):
     assert len(tasks) == 12
     assert max(tasks) < 20_000
     assert len(scattered) == 4
-    assert sum(scattered) < 1.05 * rows["x"].nbytes
+    assert sum(scattered) < 1.125 * rows["x"].nbytes  # slices are longer than shards by at most an eighth
 
 
 @pytest.mark.cluster

@@ -12,7 +12,7 @@ from shardmc.engine import Local
 from shardmc.errors import ModelError
 from shardmc.locate import DECREMENT, gradients, influential, locate, locate_shards
 from shardmc.locate.ascent import Ascent
-from shardmc.locate.leverage import RowLeverage, _positions
+from shardmc.locate.leverage import RowLeverage, _highest
 from shardmc.locate.terms import Evaluator
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
@@ -211,14 +211,15 @@ def test_influential_rows_are_those_above_the_bar():
 
 @pytest.mark.parametrize("length", [500, 20_000, 20_001])
 @pytest.mark.parametrize("count", [0, 1, 5, 24, 40])
-def test_positions_of_few_rows_in_short_and_long_shards(length, count):
-    most = 24
-    above = np.zeros(length, bool)
-    above[np.random.default_rng(count).choice(length, count, replace=False)] = True
-    above[-1] = count > 0
-    true = np.flatnonzero(above)[:most]
-    expected = np.concatenate([true, np.zeros(most - len(true), int)])
-    np.testing.assert_array_equal(_positions(jnp.asarray(above), most), expected)
+def test_the_highest_values_of_short_and_long_arrays(length, count):
+    most, rng = 24, np.random.default_rng(count)
+    values = np.zeros(length, np.float32)
+    values[rng.choice(length, count, replace=False)] = rng.random(count) + 0.5
+    values[-1] = 2.0 if count else 0.0
+    positions, highest = (np.asarray(found) for found in _highest(jnp.asarray(values), most))
+    np.testing.assert_array_equal(highest, np.sort(values)[::-1][:most])
+    np.testing.assert_array_equal(values[positions], highest)
+    assert len(np.unique(positions[highest > 0])) == (highest > 0).sum()
 
 
 def test_at_most_a_shard_of_rows_is_kept_the_most_influential_ones():

@@ -155,7 +155,7 @@ class Kept:
     """Rows that every shard has, and their positions in their own shards, where they get weight 0."""
 
     rows: Rows  # (padded, ...) on the device; NumPy arrays in a copy from another process
-    weights: jax.Array  # (padded,) the user's own weights or ones, 0 for padding
+    weights: np.ndarray | jax.Array  # (padded,) the user's own weights or ones, 0 for padding
     positions: np.ndarray  # (shard, most) int32, padded with `capacity`
     count: int
 
@@ -168,8 +168,11 @@ Gather = Callable[[np.ndarray, np.ndarray], tuple[Rows, np.ndarray | jax.Array |
 """gather(shards, positions): the rows there, and their row weights."""
 
 
-def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, gather: Gather) -> Kept | None:
-    """The kept rows at these positions within each shard, or None if there are none."""
+def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, slots: int, gather: Gather) -> Kept | None:
+    """The kept rows at these positions within each shard, or None without positions.
+
+    If no shard has any, there is room for some: rows of weight 0. Programs are then the same as for a few kept rows.
+    """
     if len(positions) == 0:
         return None
     if len(positions) != len(sizes):
@@ -177,47 +180,68 @@ def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, gather: Gather
     unique = [np.unique(np.asarray(p, dtype=np.int64)) for p in positions]
     counts = np.array([len(p) for p in unique])
     count = int(counts.sum())
-    if count == 0:
-        return None
     for shard, p in enumerate(unique):
         if len(p) and not 0 <= p[0] <= p[-1] < sizes[shard]:
             raise OptionError(
                 f"Row {p[-1]} of shard {shard} cannot be kept: the shard has {sizes[shard]} rows."
             )
-    # Padding repeats the last kept row, where the likelihood is finite.
-    index = np.minimum(np.arange(kept_length(count, int(sizes.max()))), count - 1)
-    rows, own = gather(np.repeat(np.arange(len(sizes)), counts)[index], np.concatenate(unique)[index])
+    # Padding repeats the last kept row, or the first of all, where the likelihood is finite.
+    shards, within = np.repeat(np.arange(len(sizes)), counts), np.concatenate(unique)
+    if count == 0:
+        shards, within = np.flatnonzero(sizes)[:1], np.zeros(1, np.int64)
+    index = np.minimum(np.arange(kept_length(count, slots)), len(shards) - 1)
+    rows, own = gather(shards[index], within[index])
     weights = (np.arange(len(index)) < count) * (np.ones(len(index)) if own is None else np.asarray(own))
     table = np.full((len(unique), power_of_four(int(counts.max()))), sizes.max(), dtype=np.int32)
     for shard, p in enumerate(unique):
         table[shard, : len(p)] = p
-    return Kept(rows, jax.device_put(weights.astype(float_type())), table, count)
+    return Kept(rows, weights, table, count)
 
 
-def rounded(count: int) -> int:
-    """Round up by at most 1/64, to one of few lengths.
+_SMALL = 1 << 20
+"""Up to so many rows, a fit takes about as long as compiling its programs, so that lengths are rounded coarsely."""
+
+
+def rounded(count: int, num_rows: int) -> int:
+    """Round a number of rows up to one of few lengths: by at most 1/8 in a small table, by 1/64 in a large one.
 
     Examples
     --------
-    >>> rounded(60), rounded(5_810), rounded(5_811)
-    (60, 5824, 5824)
+    >>> rounded(60, 1_000), rounded(5_700, 570_000), rounded(6_000, 600_000), rounded(6_000, 6_000_000)
+    (60, 6144, 6144, 6016)
     """
-    step = 1 << max(count.bit_length() - 7, 0)
+    bits = 4 if num_rows <= _SMALL else 7
+    step = 1 << max(count.bit_length() - bits, 0)
     return -(-count // step) * step
 
 
-def kept_length(count: int, capacity: int) -> int:
-    """Round the number of kept rows up to 16, 64, 256, ... so that those of another seed have the same length.
+def flat_length(sizes: np.ndarray) -> int:
+    """The length of arrays that hold these shards one after another, such that no slice passes the end.
 
-    Where that would add more than a sixteenth of a shard, it is rounded up to a multiple of a sixteenth.
+    For shards of equal size it changes only where the length of a slice does.
 
     Examples
     --------
-    >>> kept_length(96, 5_810), kept_length(97, 5_810), kept_length(300, 3_000)
-    (256, 256, 376)
+    >>> flat_length(np.array([57, 56])), flat_length(np.array([60, 60])), flat_length(np.array([50, 3]))
+    (120, 120, 56)
     """
-    step = max(8, rounded(capacity) // 16)
-    return min(power_of_four(count), max(16, -(-count // step) * step))
+    num_rows, largest = int(sizes.sum()), int(sizes.max())
+    slots = rounded(largest, num_rows)
+    if largest - sizes.min() <= 1 and num_rows <= _SMALL:
+        return len(sizes) * slots
+    return rounded(num_rows + slots - largest, num_rows)
+
+
+def kept_length(count: int, slots: int) -> int:
+    """Round the number of kept rows up to 1/32, 1/16, 2/16, ... of a shard, so that other seeds have the same length.
+
+    Examples
+    --------
+    >>> kept_length(0, 6_144), kept_length(97, 6_144), kept_length(300, 6_144), kept_length(600, 6_144)
+    (192, 192, 384, 768)
+    """
+    step = max(16, slots // 32)
+    return step if count <= step else -(-count // (2 * step)) * 2 * step
 
 
 def power_of_four(count: int) -> int:
@@ -270,7 +294,7 @@ def make_batch(
         sizes=jax.device_put(blocks.sizes[shards].astype(np.int32)),
         factors=jax.device_put((1 / blocks.shares[shards]).astype(float_type())),
         kept_rows=kept.rows if kept else None,
-        kept_weights=kept.weights if kept else None,
+        kept_weights=jax.device_put(np.asarray(kept.weights, float_type())) if kept else None,
         kept_positions=jax.device_put(kept.positions[shards]) if kept else None,
         capacity=blocks.slots,
         order=order,

@@ -47,9 +47,9 @@ class ArrayBlocks(Blocks):
         if self.exact:
             return self.capacity
         if self.order is not None:
-            return rounded(self.capacity)
+            return rounded(self.capacity, self.num_rows)
         room = jax.tree.leaves(self.rows)[0].shape[0] - int(self.starts.max())  # no slice may pass the end
-        return min(rounded(self.capacity), room)
+        return min(rounded(self.capacity, self.num_rows), room)
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         for group, padded in groups_of(shards, size):
@@ -59,9 +59,14 @@ class ArrayBlocks(Blocks):
     def keep(self, positions: Sequence[np.ndarray]) -> ArrayBlocks:
         def gather(shards: np.ndarray, within: np.ndarray) -> tuple[Rows, jax.Array | None]:
             index = (self.starts[shards] + within).astype(np.int32)
-            return _rows_at((self.rows, self.row_weights), index, self.order)
+            arrays = self.rows, self.row_weights
+            if self.order is None and jax.default_backend() == "cpu":  # NumPy compiles nothing
+                return jax.tree.map(lambda a: jax.device_put(np.asarray(a)[index]), arrays)
+            return _rows_at(arrays, index, self.order)
 
-        return replace(self, kept=keep_rows(positions, self.sizes, gather))
+        if self.exact and not any(map(len, positions)):
+            return replace(self, kept=None)
+        return replace(self, kept=keep_rows(positions, self.sizes, self.slots, gather))
 
 
 @partial(CompiledFor, static=0, most=4)
@@ -93,6 +98,10 @@ class RescaledBlocks(Blocks):
     @property
     def num_kept(self) -> int:
         return self.blocks.num_kept
+
+    @property
+    def slots(self) -> int:
+        return self.blocks.slots
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         for names, batch in self.blocks.batches(shards, size):
@@ -139,7 +148,7 @@ class StreamBlocks(Blocks):
 
     @property
     def slots(self) -> int:
-        return rounded(self.capacity)
+        return rounded(self.capacity, self.num_rows)
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         # The arrays have one length, as if all shards were the largest: one compiled program then serves every batch.
@@ -206,7 +215,7 @@ class StreamBlocks(Blocks):
         )
 
     def keep(self, positions: Sequence[np.ndarray]) -> StreamBlocks:
-        return replace(self, kept=keep_rows(positions, self.sizes, self._gather))
+        return replace(self, kept=keep_rows(positions, self.sizes, self.slots, self._gather))
 
     def _gather(self, shards: np.ndarray, within: np.ndarray) -> tuple[Rows, jax.Array | None]:
         index = self.starts[shards] + within

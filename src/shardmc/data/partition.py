@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from shardmc.data.assignment import Assignment, Strata, find_strata, shard_sizes, shard_starts
-from shardmc.data.batch import rounded
+from shardmc.data.batch import flat_length
 from shardmc.data.columns import Column, ColumnCheck, InternalKey, float_type, raise_unusable
 from shardmc.data.source import Partition
 from shardmc.errors import DataError, OptionError, unknown
@@ -62,8 +62,7 @@ class MemorySink(Sink):
                 f"{num_rows} rows are too many for one array. Give Parquet files, and set memory= below "
                 "their size, so that shards are read from disk when they are needed."
             )
-        largest = int(sizes.max())
-        length = rounded(num_rows + rounded(largest) - largest)
+        length = flat_length(sizes)
         self.columns = [aligned((length, *column.shape), column.dtype) for column in columns]
         self._num_rows = num_rows
 

@@ -68,17 +68,20 @@ def compiled_batch(
         with jax.default_matmul_precision("highest"):
             return program(rows, weights, jax.tree.map(lambda a: a[i], per_shard), shared)
 
+    result = jax.eval_shape(evaluate, jnp.int32(0))  # once: tracing a program takes long
+
+    def zeros(*axes: int) -> T:
+        return jax.tree.map(lambda s: jnp.zeros((*axes, *s.shape), s.dtype), result)
+
     def one(i: jax.Array) -> T:
-        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(evaluate, i))
-        return lax.cond(i < count, evaluate, lambda _: empty, i)
+        return lax.cond(i < count, evaluate, lambda _: zeros(), i)
 
     def every() -> T:
         shards = jnp.arange(batch.num_shards)
         return lax.map(one, shards) if width == 1 else lax.map(one, shards, batch_size=width)
 
     # Shards that run in parallel are all computed, whatever `count` is. So count=0 is handled here.
-    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(every))
-    return lax.cond(count > 0, every, lambda: nothing)
+    return lax.cond(count > 0, every, lambda: zeros(batch.num_shards))
 
 
 @final
@@ -171,7 +174,7 @@ class Local(Engine):
             # One batch in each call, one that waits for a call, and one that is being read.
             size = max(1, min(size, blocks.most_in_memory // (workers + 2)))
         size = self.batch or size
-        return workers, size, min(self.width or default_width(program, blocks.capacity), size)
+        return workers, size, min(self.width or default_width(program, blocks.slots), size)
 
 
 def _of_batch(per_shard: Tree, names: Sequence[int], batch: Batch) -> Tree:
@@ -196,7 +199,7 @@ def default_batch(blocks: Blocks, devices: int, accelerated: bool) -> int:
     most = 128
     if not accelerated:
         # Many small shards share the cost of a call. A few large ones are enough, and their rows may have to be read.
-        most = min(32, max(8, (1 << 18) // blocks.capacity))
+        most = min(32, max(8, (1 << 18) // blocks.slots))
     return max(1, min(most, blocks.num_shards // (4 * devices)))
 
 

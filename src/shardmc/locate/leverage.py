@@ -9,6 +9,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from shardmc.data.batch import Blocks
 from shardmc.engine import Engine, ProgramCall
@@ -52,7 +53,7 @@ class RowLeverage:
 
 @dataclass(frozen=True)
 class InfluentialRows:
-    """Program: positions and leverages of a shard's rows above a bar, the first `most` of them, and their number."""
+    """Program: positions and leverages of a shard's rows above a bar, the highest `most`, and how many are above."""
 
     model: Model
     most: int
@@ -63,25 +64,25 @@ class InfluentialRows:
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         frame, bar = shared
         values = RowLeverage(self.model)(rows, weights, share, frame)
-        positions = _positions(values > bar, self.most)
-        return positions, values[positions], jnp.sum(values > bar)
+        above = values > bar
+        positions, leverages = _highest(jnp.where(above, values, 0), self.most)
+        return positions, leverages, jnp.sum(above)
 
 
-def _positions(above: jax.Array, most: int) -> jax.Array:
-    """The first `most` positions that are True, filled up with 0.
+def _highest(values: jax.Array, most: int) -> tuple[jax.Array, jax.Array]:
+    """Positions of the `most` highest of these values, and the values there.
 
-    In a long array, groups are searched first, and then the rows of groups that have any: finding positions takes
-    several times longer than computing the array.
+    In a long array, groups are searched first, and then the rows of the groups with the highest maxima: finding
+    positions takes several times longer than computing the array.
     """
-    count = above.shape[0]
+    count = values.shape[0]
     if count <= _GROUP * most:
-        return jnp.nonzero(above, size=most, fill_value=0)[0]
-    grouped = jnp.pad(above, (0, -count % _GROUP)).reshape(-1, _GROUP)
-    (groups,) = jnp.nonzero(grouped.any(axis=1), size=most, fill_value=len(grouped))
-    # A group that pads the list lies past the end and has no rows.
-    some = jnp.take(grouped, groups, axis=0, mode="fill", fill_value=False)
-    (found,) = jnp.nonzero(some.ravel(), size=most, fill_value=-1)
-    return jnp.where(found < 0, 0, groups[found // _GROUP] * _GROUP + found % _GROUP)
+        highest, positions = lax.top_k(values, most)
+        return positions, highest
+    grouped = jnp.pad(values, (0, -count % _GROUP)).reshape(-1, _GROUP)
+    _, groups = lax.top_k(grouped.max(axis=1), most)
+    highest, found = lax.top_k(grouped[groups].ravel(), most)
+    return groups[found // _GROUP] * _GROUP + found % _GROUP, highest
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def influential(
     values: list[np.ndarray] = [np.empty(0)] * blocks.num_shards
     for shard, (found, leverages, count) in engine.map(program, blocks, per_shard, shared):
         kept = min(int(count), program.most)
-        positions[shard], values[shard] = np.asarray(found[:kept], np.int64), np.asarray(leverages[:kept])
+        order = np.argsort(found[:kept])
+        positions[shard], values[shard] = np.asarray(found, np.int64)[order], np.asarray(leverages)[order]
     return Influential(_most_influential(positions, values, blocks.capacity))
 
 
@@ -121,7 +123,7 @@ def _task(
     bar = threshold * float(blocks.shares.max())
     # Leverages sum to about dim (twice, for score and curvature), so a random shard has at most about
     # 2 dim / threshold rows above the bar. Four times that allows for chance.
-    most = min(blocks.capacity, math.ceil(8 * model.dim / threshold))
+    most = min(blocks.slots, math.ceil(8 * model.dim / threshold))
     real = jnp.result_type(float)
     shared = (DeviceFrame.of(frame), np.asarray(bar, real))
     return InfluentialRows(model, most), np.asarray(blocks.shares, real), shared

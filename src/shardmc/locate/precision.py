@@ -20,7 +20,7 @@ from shardmc.locate.newton import Start, near_mode
 from shardmc.model import Model
 from shardmc.model.precision import Precision, double_precision
 from shardmc.model.shared import joined, with_shared
-from shardmc.programs.compiled import CompiledFor
+from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
 from shardmc.target import DeviceFrame
 from shardmc.types import Frame, Rows
 
@@ -168,9 +168,9 @@ def _rounding(
         return RoundingTerms(values, gradients, sums, prior_values, prior_gradients, jnp.sum(weights))
 
 
-_in_single = CompiledFor(_rounding, static=2, most=4)
-# It runs once, so it should compile fast rather than run fast.
-_in_double = CompiledFor(_rounding, static=2, most=4, compiler_options={"xla_backend_optimization_level": 0})
+_in_single, _in_double = (
+    CompiledFor(_rounding, static=2, most=4, compiler_options=RUNS_ONCE) for _ in range(2)
+)
 
 
 def asked_precision(precision: str) -> str:

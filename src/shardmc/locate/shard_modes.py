@@ -4,95 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from shardmc.data.batch import Blocks
 from shardmc.engine import Engine
-from shardmc.locate.ascent import DECREMENT, FAST, arrives, left_after
+from shardmc.locate.ascent import DECREMENT, arrives, left_after
 from shardmc.locate.terms import SubposteriorTerms
 from shardmc.model import Model
-from shardmc.target import DeviceFrame, Target
-from shardmc.types import Located, Mode, Rows
+from shardmc.target import DeviceFrame
+from shardmc.types import Located, Mode
 
 _ROUNDS = 4
+_MOST_ROUNDS = 60
+_SHORTEST = 0.5**7
+"""The shortest part of a Newton step that a damped search tries."""
 _LONGEST = 1.0
 """The longest last step of a plain search, in posterior standard deviations, if its end is not evaluated."""
-
-
-class _Search(NamedTuple):
-    """A Newton search: its position, and the curvature and decrement before its last step."""
-
-    steps: jax.Array
-    u: jax.Array  # (dim,)
-    curvature: jax.Array  # (dim, dim)
-    decrement: jax.Array
-    remaining: jax.Array
-    """The decrement that remains after the last step, by quadratic convergence."""
-    arrived: jax.Array
-
-
-@dataclass(frozen=True)
-class ShardMode:
-    """Program: mode and curvature of one shard's rescaled subposterior, in the frame of the full posterior."""
-
-    model: Model
-    max_steps: int = 40
-    density_only: ClassVar = True
-
-    def __call__(
-        self, rows: Rows, weights: jax.Array, start: jax.Array, frame: DeviceFrame
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        target = Target(self.model, rows, weights, frame)
-        lengths = 0.5 ** jnp.arange(8.0)
-
-        def slope(u: jax.Array) -> tuple[jax.Array, jax.Array]:
-            gradient = jax.grad(target.log_density)(u)
-            return gradient, gradient
-
-        def newton(u: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-            curvature, gradient = jax.jacfwd(slope, has_aux=True)(u)
-            curvature = -curvature
-            factor = jnp.linalg.cholesky(curvature)
-            step = jax.scipy.linalg.cho_solve((factor, True), gradient)
-            definite = jnp.isfinite(factor).all() & jnp.isfinite(step).all()
-            # In the frame of the full posterior, the identity replaces a curvature that is not definite.
-            step = jnp.where(definite, step, gradient)
-            decrement = jnp.where(definite, jnp.sqrt(jnp.maximum(gradient @ step, 0)), jnp.inf)
-            return step, curvature, decrement
-
-        def length_of(u: jax.Array, step: jax.Array) -> jax.Array:
-            """1 if the full Newton step climbs, otherwise the best of the shorter steps."""
-            gains = target.log_densities(u + lengths[:, None] * step) - target.log_density(u)
-            gains = jnp.where(jnp.isfinite(gains), gains, -jnp.inf)
-            return jnp.where(gains[0] > 0, 1.0, lengths[jnp.argmax(gains)])
-
-        def searching(state: _Search) -> jax.Array:
-            return (state.steps < self.max_steps) & ~state.arrived
-
-        def advance(state: _Search) -> _Search:
-            step, curvature, decrement = newton(state.u)
-            ratio = decrement / state.decrement
-            # As `left_after`, for arrays.
-            fast = jnp.isfinite(state.decrement) & (ratio < FAST)
-            remaining = jnp.where(fast, 2 * ratio**2 * decrement, decrement)
-            length = lax.cond(decrement < 0.5, lambda u, step: jnp.ones(()), length_of, state.u, step)
-            end = state.u + length * step
-            arrived = arrives(decrement, remaining)
-            return _Search(state.steps + 1, end, curvature, decrement, remaining, arrived)
-
-        # Plain steps may have led to a worse point than the centre, or diverged.
-        start = jnp.where(target.log_density(start) > -0.05, start, 0)
-        far = jnp.asarray(jnp.inf, start.dtype)
-        curvature = jnp.zeros((*start.shape, *start.shape))
-        begin = _Search(jnp.int32(0), start, curvature, far, far, jnp.array(False))
-        end = lax.while_loop(searching, advance, begin)
-        return end.u, end.curvature, jnp.where(end.arrived, end.remaining, jnp.inf), end.steps
 
 
 class _Steps:
@@ -128,6 +58,45 @@ class _Steps:
         return not np.isfinite(self.decrements[shard])
 
 
+class _Damped:
+    """A damped Newton search of one shard: a step that does not climb is halved."""
+
+    def __init__(self, start: np.ndarray) -> None:
+        self.u = start.copy()  # (dim,) where it is evaluated next
+        self.curvature = np.full((len(start), len(start)), np.nan)
+        self.remaining = math.inf
+        """The decrement that remains after the last step; infinite without a mode."""
+        self._at: np.ndarray | None = None
+        self._gain, self._step, self._length, self._decrement = -0.05, np.zeros_like(start), 1.0, math.inf
+
+    def advance(self, terms: Sequence[jax.Array]) -> bool:
+        """Take the next step. Returns whether another one is worthwhile."""
+        gain, gradient, curvature = (np.asarray(t, np.float64) for t in terms)
+        sound = np.isfinite(gain) and np.isfinite(gradient).all() and np.isfinite(curvature).all()
+        if self._at is None and not (sound and gain > self._gain):
+            # Plain steps may have led to a worse point than the centre, or diverged.
+            there, self.u = self.u, np.zeros_like(self.u)
+            return bool(there.any())
+        # Near the mode rounding hides the gain of a step.
+        near = self._decrement < 0.5
+        if self._at is not None and not (sound and (gain > self._gain or near)):
+            self._length /= 2
+            self.u = self._at + self._length * self._step
+            return self._length >= _SHORTEST
+        found = _newton_step(gradient, curvature)
+        # In the frame of the full posterior, the identity replaces a curvature that is not definite.
+        self._step = gradient if found is None else found
+        decrement = math.inf if found is None else math.sqrt(max(gradient @ found, 0.0))
+        before = self._decrement if math.isfinite(self._decrement) else 0.0  # nothing is known of convergence
+        self.remaining, self._decrement = left_after(decrement, before), decrement
+        self._at, self._gain, self._length = self.u, float(gain), 1.0
+        self.u, self.curvature = self.u + self._step, curvature
+        if arrives(decrement, self.remaining):
+            return False
+        self.remaining = math.inf
+        return True
+
+
 def _newton_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray | None:
     """The step to the maximum of a quadratic, if it has one."""
     if not np.isfinite(curvature).all():
@@ -161,11 +130,19 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
         results = engine.map(SubposteriorTerms(model), blocks, found.u.astype(real), device, converging)
         passes += float(blocks.shares[converging].sum())
         converging = sorted(shard for shard, terms in results if found.advance(shard, terms))
-    rest = [int(i) for i in np.flatnonzero(np.isinf(found.decrements))]
-    searched = engine.map(ShardMode(model), blocks, found.u.astype(real), device, rest) if rest else ()
-    for shard, result in searched:
-        found.u[shard], found.curvatures[shard], found.decrements[shard], steps = result
-        passes += float(blocks.shares[shard]) * int(steps)
+    rest = {int(i): _Damped(found.u[i]) for i in np.flatnonzero(np.isinf(found.decrements))}
+    searching = sorted(rest)
+    for _ in range(_MOST_ROUNDS):
+        if not searching:
+            break
+        at = found.u.copy()
+        at[searching] = [rest[shard].u for shard in searching]
+        results = engine.map(SubposteriorTerms(model), blocks, at.astype(real), device, searching)
+        passes += float(blocks.shares[searching].sum())
+        searching = sorted(shard for shard, terms in results if rest[shard].advance(terms))
+    for shard, search in rest.items():
+        found.u[shard], found.curvatures[shard] = search.u, search.curvature
+        found.decrements[shard] = search.remaining
     arrived = (found.decrements < DECREMENT) & np.isfinite(found.u).all(axis=1)
     definite = arrived.copy()
     definite[arrived] = np.linalg.eigvalsh(found.curvatures[arrived])[:, 0] > 0

@@ -19,7 +19,7 @@ from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
 from shardmc.model.shared import joined, with_shared
-from shardmc.programs.compiled import CompiledFor
+from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Frame, Gradients, Mode, Rows
 
@@ -289,7 +289,7 @@ class LikelihoodGradients:
         return lax.map(jax.grad(log_likelihood), points, batch_size=min(together, points.shape[0]))
 
 
-@partial(CompiledFor, static=1, most=4)
+@partial(CompiledFor, static=1, most=4, compiler_options=RUNS_ONCE)
 def _prior_gradients(kind: Any, numbers: Any, frame: DeviceFrame, points: jax.Array) -> jax.Array:
     model = joined(kind, numbers)
     return jax.vmap(jax.grad(lambda u: model.log_prior(frame.to_theta(u))))(points)
@@ -302,7 +302,7 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     """
     frame = mode.frame
     inverse = np.linalg.inv(frame.basis)
-    u = jnp.asarray((points - frame.center) @ inverse.T, jnp.result_type(float))
+    u = jax.device_put(((points - frame.center) @ inverse.T).astype(jnp.result_type(float)))
     device = DeviceFrame.of(frame)
     total = np.array(with_shared(_prior_gradients, model, None, device, u), np.float64)
     results = engine.map(LikelihoodGradients(model), blocks, None, (device, u))
@@ -315,7 +315,7 @@ def sampled_score(
     model: Model, blocks: Blocks, frame: Frame, engine: Engine, shards: Sequence[int]
 ) -> np.ndarray:
     """Gradient (dim,) of the log-likelihood of all rows at the frame's centre, in its coordinates, from some shards."""
-    origin = jnp.zeros((1, model.dim), jnp.result_type(float))
+    origin = jax.device_put(np.zeros((1, model.dim), jnp.result_type(float)))
     results = engine.map(LikelihoodGradients(model), blocks, None, (DeviceFrame.of(frame), origin), shards)
     parts = [np.asarray(part, np.float64)[0] for _, part in in_order(results, shards)]
     return np.average(parts, axis=0, weights=blocks.shares[list(shards)])
@@ -324,7 +324,7 @@ def sampled_score(
 def gradients_call(model: Model, blocks: Blocks, num_points: int) -> ProgramCall:
     """The call of the engine that `gradients` makes for this many points."""
     frame = DeviceFrame.of(Frame.identity(model.dim))
-    points = jnp.asarray(np.zeros((num_points, model.dim)), jnp.result_type(float))
+    points = jax.device_put(np.zeros((num_points, model.dim), jnp.result_type(float)))
     return ProgramCall(LikelihoodGradients(model), blocks, None, (frame, points))
 
 
@@ -355,7 +355,7 @@ class SampledGradients:
         inverse = np.linalg.inv(frame.basis)
         device = DeviceFrame.of(frame)
         u = (points - whole.center) @ inverse.T
-        at = jnp.asarray(u, jnp.result_type(float))
+        at = jax.device_put(u.astype(jnp.result_type(float)))
         prior = np.asarray(with_shared(_prior_gradients, self.model, None, device, at), np.float64)
         results = self.engine.map(
             LikelihoodGradients(self.model), self.shards, None, (device, at), self.sample

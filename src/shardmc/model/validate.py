@@ -16,7 +16,7 @@ from shardmc.model.model import Model
 from shardmc.model.parameter import refuse_alike
 from shardmc.model.shared import joined, with_shared
 from shardmc.model.user_functions import MissingEntry, TwoSamples, WatchedDict, calling, num_rows, two_samples
-from shardmc.programs.compiled import CompiledFor
+from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
 from shardmc.types import Rows
 
 STEPS = (0.0, 1e-3, 0.1)
@@ -160,7 +160,7 @@ def _check_derived(model: Model, result: Any) -> None:
     refuse_alike(model.parameters, {str(name): tuple(jnp.shape(value)) for name, value in result.items()})
 
 
-@partial(CompiledFor, static=1, most=4)
+@partial(CompiledFor, static=1, most=4, compiler_options=RUNS_ONCE)
 def _values(kind: Any, numbers: Any, thetas: jax.Array, first: Rows, second: Rows) -> tuple[jax.Array, ...]:
     """Log prior and gradient at the first point, and the rows' log-likelihoods at all points for both samples."""
     model = joined(kind, numbers)
@@ -180,7 +180,7 @@ def _check_values(model: Model, samples: TwoSamples) -> None:
     thetas = np.stack([model.initial + step * direction for step in STEPS])
 
     with calling("The model"), jax.default_matmul_precision("highest"):
-        at = jnp.asarray(thetas, jnp.result_type(float))
+        at = thetas.astype(jnp.result_type(float))
         results = with_shared(_values, model, samples.first, at, samples.first, samples.second)
     prior, gradient, whole, part = (np.asarray(x) for x in results)
     _check_start(model, samples, prior, gradient, whole[0])
@@ -191,21 +191,22 @@ def _check_start(
     model: Model, samples: TwoSamples, prior: np.ndarray, gradient: np.ndarray, values: np.ndarray
 ) -> None:
     advice = "Give another starting point (initial=), or look for log(0), 0/0 and overflow in the function"
-    start = _start_in_words(model)
     bad = ~np.isfinite(values)
     if bad.any():
         what = "NaN" if np.isnan(values[bad]).all() else "not finite"
         raise ModelError(
             f"log_likelihood is {what} for {int(bad.sum())} of {num_rows(samples.first)} sampled rows at the "
-            f"starting point ({start}). {advice}."
+            f"starting point ({_start_in_words(model)}). {advice}."
         )
     if not np.isfinite(prior):
-        raise ModelError(f"log_prior is {float(prior)} at the starting point ({start}). {advice}.")
+        raise ModelError(
+            f"log_prior is {float(prior)} at the starting point ({_start_in_words(model)}). {advice}."
+        )
     flawed = [name for name, value in zip(model.names, gradient, strict=True) if not np.isfinite(value)]
     if flawed:
         raise ModelError(
             f"The gradient of the log posterior is not finite in {_listed('parameter', flawed)} at the starting "
-            f"point ({start}). {advice}."
+            f"point ({_start_in_words(model)}). {advice}."
         )
 
 

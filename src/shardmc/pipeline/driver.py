@@ -12,10 +12,12 @@ from typing import Any, ParamSpec, Self, TypeVar
 import numpy as np
 
 from shardmc.data import Source
+from shardmc.data.grouped import GroupedBlocks
 from shardmc.data.memory import give_back
 from shardmc.engine import Engine
 from shardmc.guards.limits import memory_explained
 from shardmc.model import Model
+from shardmc.model.precision import Precision
 from shardmc.pipeline.stage import Job, Stage, State, known
 from shardmc.posterior import Plan, Posterior
 from shardmc.programs.compiled import refuse_after_fork
@@ -214,13 +216,23 @@ class _Ahead:
         self._engine = engine
         self._asked: set[Stage] = set()
         self._compiling: list[tuple[Stage, Future[None]]] = []
+        self._precision = Precision.here()
 
     def compile(self, stages: Sequence[Stage], job: Job, state: State) -> None:
-        """Compile the programs that these stages list."""
+        """Compile the programs that these stages list.
+
+        Before the precision is chosen, they are compiled for the one that is usual. If it turns out to be another,
+        those that have not begun are given up.
+        """
         first, *later = stages
+        if state.precision is None and (job.model.holds_arrays or isinstance(state.blocks, GroupedBlocks)):
+            return  # arrays cannot be traced in both precisions at once, and groups have no centres yet
+        if self._precision != Precision.here():
+            self._precision = Precision.here()
+            for _, compiling in self._compiling:
+                compiling.cancel()
+            self._asked.clear()
         self._asked.add(first)  # it compiles what it needs by itself
-        if state.precision is None:
-            return  # a program is compiled for one precision
         for stage in later:
             if stage in self._asked:
                 continue

@@ -91,8 +91,11 @@ class State:
 
     @staticmethod
     def of(job: Job) -> State:
-        """The state before the first stage."""
-        return State(job.blocks, job.blocks)
+        """The state before the first stage. Shards that will keep rows have room for them: programs stay the same."""
+        blocks = job.blocks
+        if job.keep is not None:
+            blocks = blocks.keep([np.empty(0, np.int64)] * blocks.num_shards)
+        return State(blocks, blocks)
 
     def after(self, stage: Stage, *, passes: float | None = None, **found: Any) -> State:
         """The state with the results of a stage, and how often it evaluated the likelihood of all rows."""

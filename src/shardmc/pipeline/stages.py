@@ -160,7 +160,10 @@ class SampleShards(Stage):
         return state.after(self, passes=sampled.passes, sampled=sampled, notes=(*state.notes, *sampled.notes))
 
     def programs(self, job: Job, state: State) -> Iterable[ProgramCall]:
-        if state.mode is not None and (job.keep is None or state.kept is not None):
+        # There is room for kept rows from the start, but not among groups, which come with their centres.
+        if state.blocks.kept is not None or (
+            state.mode is not None and (job.keep is None or state.kept is not None)
+        ):
             yield sample_call(
                 job.model, state.shards, job.sampler, job.draws_per_shard, job.combiner.scaling, job.engine
             )

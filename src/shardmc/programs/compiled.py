@@ -42,6 +42,10 @@ _MISCOMPILES = "0.10.2"
 JAX). The cause is a library of fused kernels, which can be switched off. It is the newest for Python 3.11."""
 
 
+RUNS_ONCE = {"xla_backend_optimization_level": 0}
+"""Options of the compiler for programs that run once: they should compile fast rather than run fast."""
+
+
 def jit(function: Callable[..., T], **options: Any) -> Callable[..., T]:
     """`jax.jit` without the kernels that are wrong in the installed version of jaxlib.
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardmc.sample.sampler import Chains, Sampler, Tuning, student_t, student_t_log_density
+from shardmc.seeds import normals
 from shardmc.target import Target
 from shardmc.types import Rows
 
@@ -46,7 +47,7 @@ class Independence(Sampler):
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         count = -(-(self.warmup + num_draws) // _MULTIPLE) * _MULTIPLE
         # All random numbers from one call: each further call takes time to compile.
-        noise = jax.random.normal(key, (count, 2 + self.df + target.dim))
+        noise = normals(key, (count, 2 + self.df + target.dim))
         log_uniforms = -0.5 * jnp.sum(noise[:, :2] ** 2, axis=1)  # minus a standard exponential
         proposals = student_t(noise[:, 2:], self.df)
         log_weights = target.log_densities(proposals) - student_t_log_density(proposals, self.df)

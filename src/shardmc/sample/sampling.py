@@ -16,7 +16,7 @@ from shardmc.model import Model
 from shardmc.sample.independence import Independence
 from shardmc.sample.sampler import Chains, Sampler, Tuning
 from shardmc.sample.walkers import HMC
-from shardmc.seeds import Purpose
+from shardmc.seeds import Purpose, shard_keys
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Frame, Located, Rows, Scaling, ShardDraws
 
@@ -99,7 +99,7 @@ class Auto:
 
 
 _Own = tuple[DeviceFrame, jax.Array, jax.Array]
-"""A shard's frame, the power of its likelihood and prior, and its number."""
+"""A shard's frame, the power of its likelihood and prior, and the data of its random key."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,10 @@ class _SampleShard:
     def density_only(self) -> bool:
         return not self.sampler.uses_rows
 
-    def __call__(
-        self, rows: Rows, weights: jax.Array, shard: _Own, shared: tuple[jax.Array, Tuning]
-    ) -> Chains:
-        frame, power, index = shard
-        key, tuning = shared
+    def __call__(self, rows: Rows, weights: jax.Array, shard: _Own, tuning: Tuning) -> Chains:
+        frame, power, key = shard
         target = Target(self.model, rows, weights, frame, power)
-        return self.sampler.sample(target, jax.random.fold_in(key, index), self.num_draws, tuning)
+        return self.sampler.sample(target, jax.random.wrap_key_data(key), self.num_draws, tuning)
 
 
 @dataclass(frozen=True)
@@ -134,10 +131,10 @@ class _TuneShard:
     def density_only(self) -> bool:
         return not self.sampler.uses_rows
 
-    def __call__(self, rows: Rows, weights: jax.Array, shard: _Own, key: jax.Array) -> Tuning:
-        frame, power, index = shard
+    def __call__(self, rows: Rows, weights: jax.Array, shard: _Own, shared: None) -> Tuning:
+        frame, power, key = shard
         target = Target(self.model, rows, weights, frame, power)
-        return self.sampler.tune(target, jax.random.fold_in(key, index))
+        return self.sampler.tune(target, jax.random.wrap_key_data(key))
 
 
 def frames(
@@ -238,8 +235,8 @@ class _Job:
         power = blocks.shares if scaling == "fractional" else np.ones(blocks.num_shards)
         real = jnp.result_type(float)
         frame = DeviceFrame(self.centers.astype(real), self.bases.astype(real))  # type: ignore[arg-type]
-        self.per_shard = (frame, power.astype(real), np.arange(blocks.num_shards, dtype=np.int32))
-        self.key = jax.random.key(seed)
+        self._frames = (frame, power.astype(real))
+        self.seed = seed
         self.passes = 0.0
 
     def run(
@@ -251,7 +248,6 @@ class _Job:
         each = sampler.steps(self.num_draws)
         advance = self.part(what, pilots + each * len(shards))
         name = type(sampler).__name__
-        key = self._key(Purpose.SAMPLE)
         program = _SampleShard(self.model, sampler, self.num_draws)
         tuning = self._tune(sampler)
         if pilots:
@@ -260,8 +256,8 @@ class _Job:
         for shard, result in self.engine.map(
             program,
             self.blocks,
-            self.per_shard,
-            (key, tuning),
+            self._per_shard(Purpose.SAMPLE),
+            tuning,
             shards,
             on_done=lambda _: advance(each),
             on_failure=failed.__setitem__,
@@ -276,14 +272,13 @@ class _Job:
     def first_call(self, sampler: Sampler) -> ProgramCall:
         """The first program that this sampler needs."""
         if sampler.tunes:
-            return ProgramCall(
-                _TuneShard(self.model, sampler), self.blocks, self.per_shard, self._key(Purpose.TUNE)
-            )
+            program = _TuneShard(self.model, sampler)
+            return ProgramCall(program, self.blocks, self._per_shard(Purpose.TUNE), None)
         program = _SampleShard(self.model, sampler, self.num_draws)
-        return ProgramCall(program, self.blocks, self.per_shard, (self._key(Purpose.SAMPLE), ()))
+        return ProgramCall(program, self.blocks, self._per_shard(Purpose.SAMPLE), ())
 
-    def _key(self, purpose: Purpose) -> jax.Array:
-        return jax.random.fold_in(self.key, purpose)
+    def _per_shard(self, purpose: Purpose) -> tuple[DeviceFrame, np.ndarray, np.ndarray]:
+        return (*self._frames, shard_keys(self.seed, purpose, self.blocks.num_shards))
 
     @property
     def _num_pilots(self) -> int:
@@ -294,9 +289,8 @@ class _Job:
         if not sampler.tunes:
             return ()
         pilots = range(self._num_pilots)
-        key = self._key(Purpose.TUNE)
         program = _TuneShard(self.model, sampler)
-        results = self.engine.map(program, self.blocks, self.per_shard, key, pilots)
+        results = self.engine.map(program, self.blocks, self._per_shard(Purpose.TUNE), None, pilots)
         found = [value for _, value in in_order(results, pilots)]
         return jax.tree.map(lambda *v: np.mean(v, axis=0), *found)
 

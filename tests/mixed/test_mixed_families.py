@@ -95,7 +95,7 @@ def eta_of(part, point):
     return point["Intercept"] + point["coefficients"][0] * part["x"].to_numpy()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name != "lognormal"])
 def test_rows_of_a_group_have_the_likelihood_of_their_effect(name):
     """Compared is its change between two points: constants of a response are left out."""
     effect, log_density = 0.7, CASES[name][2]

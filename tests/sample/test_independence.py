@@ -44,6 +44,16 @@ def test_acceptance_is_that_of_all_proposals_however_few_draws_are_kept(target):
     assert any(0 < share < 1 for share in one)
 
 
+@pytest.mark.parametrize("dim", [2, 60, 120, 400])
+def test_a_normal_target_accepts_most_proposals_in_many_dimensions(dim):
+    """With 20 degrees of freedom in 400 dimensions it would accept a quarter of them."""
+    model = Model(lambda params, rows: -0.5 * jnp.sum(params["b"] ** 2) + 0 * rows, None, {"b": dim})
+    target = Target(model, jnp.zeros(1), jnp.ones(1), DeviceFrame(jnp.zeros(dim), jnp.eye(dim)))
+    chains = jax.jit(lambda key: Independence().sample(target, key, 4_000, ()))(jax.random.key(0))
+    assert float(chains.acceptance) > 0.55
+    assert np.var(chains.u, axis=1).mean() == pytest.approx(1.0, abs=0.05)
+
+
 @pytest.fixture(scope="module")
 def with_noise():
     """Draws of a standard normal whose log density has noise that changes from point to point, as rounding does."""

@@ -122,11 +122,6 @@ class GroupedBlocks(Blocks):
     def for_certificate(self) -> GroupedBlocks:
         return self if self.finer is None else replace(self, rule=self.finer)
 
-    @property
-    def num_data_rows(self) -> int:
-        """The number of rows in all groups."""
-        return int(self.layout.counts.sum())
-
     def batches(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, shards: Sequence[int], size: int
     ) -> Iterator[tuple[Sequence[int], GroupedBatch]]:

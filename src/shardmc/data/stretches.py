@@ -17,25 +17,54 @@ from shardmc.data.partition import aligned
 from shardmc.types import Rows
 
 
-def _arranged(
-    rows: dict[str, np.ndarray], weights: np.ndarray | None, codes: np.ndarray, layout: Layout
-) -> dict[str, Any]:
-    """Rows of whole groups in stretches."""
-    index, real, group = layout.places(codes)
-    real = real.astype(np.float32)
-    if weights is not None:
-        real = real * weights[index]
-    return {"rows": jax.tree.map(lambda a: a[index], rows), "weights": real, "group": group}
+@final
+@dataclass(frozen=True)
+class HostRows:
+    """Rows of whole groups, with the codes of their groups."""
+
+    columns: dict[str, np.ndarray]
+    weights: np.ndarray | None
+    codes: np.ndarray
+
+    @staticmethod
+    def of(batch: ArrayBlocks | Batch, codes: str, count: int, first: int = 0) -> HostRows:
+        """Some rows of arrays, among whose columns are the codes."""
+        some = slice(first, first + count)
+        columns = {name: np.asarray(leaf[some]) for name, leaf in batch.rows.items()}
+        weights = None if batch.row_weights is None else np.asarray(batch.row_weights[some])
+        return HostRows(columns, weights, columns.pop(codes))
+
+    @staticmethod
+    def joined(parts: Sequence[HostRows]) -> HostRows:
+        columns, codes = [part.columns for part in parts], [part.codes for part in parts]
+        weights = [part.weights for part in parts if part.weights is not None]
+        return HostRows(
+            jax.tree.map(lambda *a: np.concatenate(a), *columns),
+            np.concatenate(weights) if weights else None,
+            np.concatenate(codes),
+        )
+
+    def arranged(self, layout: Layout) -> dict[str, Any]:
+        """The rows in stretches."""
+        index, real, group = layout.places(self.codes)
+        real = real.astype(np.float32)
+        if self.weights is not None:
+            real = real * self.weights[index]
+        return {"rows": jax.tree.map(lambda a: a[index], self.columns), "weights": real, "group": group}
 
 
-def stretches_in_memory(rows: ArrayBlocks, codes: str, layout: Layout) -> ArrayBlocks:
+def by_shard(blocks: ArrayBlocks | StreamBlocks, codes: str) -> Iterator[HostRows]:
+    """All rows in parts that fit in memory: at once, or shard by shard if they are on disk."""
+    if isinstance(blocks, ArrayBlocks):
+        yield HostRows.of(blocks, codes, blocks.num_rows)
+        return
+    for (shard,), batch in blocks.batches(range(blocks.num_shards), 1):
+        yield HostRows.of(batch, codes, int(blocks.sizes[shard]))
+
+
+def stretches_in_memory(rows: HostRows, layout: Layout) -> ArrayBlocks:
     """Stretches of rows in memory, shard by shard."""
-    leaves = dict(rows.rows)
-    count = rows.num_rows  # what follows in the arrays pads them
-    own = np.asarray(leaves.pop(codes))[:count]
-    host = {name: np.asarray(leaf)[:count] for name, leaf in leaves.items()}
-    weights = None if rows.row_weights is None else np.asarray(rows.row_weights)[:count]
-    made = _arranged(host, weights, own, layout)
+    made = rows.arranged(layout)
     # Stretches are in the order of groups; the largest shard of stretches must be the last.
     shards = np.argsort(layout.starts, kind="stable")
     sizes = layout.stretch_sizes
@@ -80,10 +109,8 @@ class StretchStream(Blocks):
         ends = np.cumsum(self.stream.sizes[list(shards)])
         parts = []
         for shard, end in zip(shards, ends, strict=True):
-            rows = slice(int(end - self.stream.sizes[shard]), int(end))
-            leaves = {name: np.asarray(leaf[rows]) for name, leaf in batch.rows.items()}
-            weights = None if batch.row_weights is None else np.asarray(batch.row_weights[rows])
-            parts.append(_arranged(leaves, weights, leaves.pop(self.codes), self.layout))
+            count = int(self.stream.sizes[shard])
+            parts.append(HostRows.of(batch, self.codes, count, int(end) - count).arranged(self.layout))
 
         def join(*pieces: np.ndarray) -> jax.Array:
             array = aligned((length, *pieces[0].shape[1:]), pieces[0].dtype)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardmc.data.reduction import CONSTANT
 from shardmc.formulas.design import CENTERED, Design
 from shardmc.formulas.mixed import (
     GroupLogLikelihood,
@@ -157,7 +158,7 @@ class RowLogLikelihood(_Part):
             units = jnp.asarray(self.units.reshape(-1, *(1 for _ in tail)), real)
             factors.append(self.design.per_equation(params[COEFFICIENTS]) * units)
         if self.has_location and not self.design.family.location_is_auxiliary:
-            columns.append(jnp.ones((count, 1), real))
+            columns.append(rows[CONSTANT][:, None] if CONSTANT in rows else jnp.ones((count, 1), real))
             factors.append(
                 jnp.reshape(params[self.location] / self.design.scaling.response_scale, (1, *tail))
             )

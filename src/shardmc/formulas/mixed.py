@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.grouped import GroupedRows
+from shardmc.data.reduction import CONSTANT, Reduction
 from shardmc.formulas.groups import Factor
 from shardmc.formulas.priors import Prior, rounded
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal
@@ -146,6 +147,8 @@ class GroupLogLikelihood(GroupLikelihood):
             columns = flat.get(f"columns{number}")
             if columns is not None:
                 chosen = chosen * columns * jnp.asarray(factor.units, columns.dtype)
+            elif CONSTANT in flat:
+                chosen = chosen * flat[CONSTANT][:, None]
             eta = eta + jnp.sum(chosen, axis=1) / self.design.scaling.response_scale
         return eta.reshape(rows["response"].shape[:2])
 
@@ -153,9 +156,11 @@ class GroupLogLikelihood(GroupLikelihood):
         """For a normal response: log-likelihood, and mean and covariance of the effects.
 
         With residuals r, columns Z and A = I + L^T Z^T Z L / sigma^2, twice the log-likelihood of a group is
-        -2 n log sigma - r^T r / sigma^2 + b^T A^-1 b - log |A|, where b = L^T Z^T r / sigma^2.
+        -2 n log sigma - r^T r / sigma^2 + b^T A^-1 b - log |A|, where b = L^T Z^T r / sigma^2. Rows may be those that
+        a `Reduction` made.
         """
         rows, weights = data.rows, data.weights
+        once = weights * rows[CONSTANT] if CONSTANT in rows else weights
         sigma = self.of_rows.auxiliary(params)["sigma"]
         root = self.root(params) / (sigma * self.design.scaling.response_scale)
         residual = (rows["response"] - self.linear_predictor(params, rows)) / sigma
@@ -164,10 +169,10 @@ class GroupLogLikelihood(GroupLikelihood):
             products = data.per_group(jnp.einsum("smi,smj->sij", weighted, rows["columns"]))
             crossed = data.per_group(jnp.einsum("smi,sm->si", weighted, residual))
         else:
-            products = data.per_group(jnp.sum(weights, axis=1))[:, None, None]
-            crossed = data.per_group(jnp.sum(weights * residual, axis=1))[:, None]
+            products = data.per_group(jnp.sum(once, axis=1))[:, None, None]
+            crossed = data.per_group(jnp.sum(once * residual, axis=1))[:, None]
         squares = data.per_group(jnp.sum(weights * residual**2, axis=1))
-        count = data.per_group(jnp.sum(weights, axis=1))
+        count = data.per_group(jnp.sum(once, axis=1))
         matrix = jnp.eye(root.shape[0]) + jnp.einsum("ji,gjk,kl->gil", root, products, root)
         lower = cholesky(matrix)
         solved = solve_lower(lower, crossed @ root)
@@ -175,6 +180,14 @@ class GroupLogLikelihood(GroupLikelihood):
         # L^T of A^-1 = L^T L, so that the covariance of the effects is `back` times its transpose.
         back = jnp.einsum("ij,gkj->gik", self.root(params), inverse_lower(lower))
         return value, jnp.einsum("gij,gj->gi", back, solved), jnp.einsum("gij,gkj->gik", back, back)
+
+
+def reduction_of(design: Design) -> Reduction | None:
+    """How rows of a group can be replaced by fewer ones with the same likelihood; None if that is impossible."""
+    others = [factor for factor in design.factors if not factor.integrated]
+    if not design.family.integrates_exactly or not all(factor.only_intercept for factor in others):
+        return None
+    return Reduction(tuple(f"level{number}" for number in range(len(others))))
 
 
 def log_prior_of(factor: Factor, priors: Mapping[str, Prior], params: Params) -> jax.Array:

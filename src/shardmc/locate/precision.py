@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Batch, Blocks
-from shardmc.data.grouped import GroupedRows
+from shardmc.data.grouped import GroupedBlocks, GroupedRows
 from shardmc.engine import Engine
 from shardmc.engine.threads import aside
 from shardmc.errors import unknown
@@ -36,6 +36,8 @@ GRADIENT = 0.02
 """With more noise in the gradient of all rows (as a shift of the mode in posterior sd) it is not enough."""
 
 _POINTS = 8
+_FEW_POINTS, _MANY = 2, 64
+"""Points for groups of rows with more parameters than that: each parameter is a pass over the rows."""
 _GROUPS = 32
 _ROWS = (2_048, 16_384, 65_536, 1_048_576)
 """Numbers of rows used: few different ones, so that few programs are compiled."""
@@ -256,7 +258,9 @@ def measure_noise(model: Model, blocks: Blocks, frame: Frame) -> Noise | None:
     log density of a shard of n_i rows is N sqrt(m^2 - e^2 + e^2 n / n_i). For the gradient over all rows, N replaces
     n_i.
     """
-    points = np.random.default_rng(0).normal(size=(_POINTS, model.dim)).astype(np.float32)
+    few = isinstance(blocks, GroupedBlocks) and model.dim > _MANY
+    count = _FEW_POINTS if few else _POINTS
+    points = np.random.default_rng(0).normal(size=(count, model.dim)).astype(np.float32)
     single, double = (_terms(model, blocks, frame, points, double=d) for d in (False, True))
     sound = np.isfinite(double.values).all(axis=0) & np.isfinite(double.gradients).all(axis=(0, 2))
     if not sound.any() or not (double.weights > 0).any():

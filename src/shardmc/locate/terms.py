@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.batch import Blocks
-from shardmc.data.grouped import cells_of
+from shardmc.data.grouped import GroupedRows, cells_of
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
@@ -22,6 +22,8 @@ from shardmc.model.shared import joined, with_shared
 from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Frame, Gradients, Mode, Rows
+
+_MANY = 64  # parameters
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ class SubposteriorTerms:
     def __call__(
         self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        return expanded(Target(self.model, rows, weights, frame).log_density, u)
+        # With all directions at once, arrays of rows by parameters would pass through memory many times.
+        one_by_one = isinstance(rows, GroupedRows) and len(u) > _MANY
+        return expanded(Target(self.model, rows, weights, frame).log_density, u, one_by_one=one_by_one)
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,11 @@ class Terms:
 class Evaluator:
     """Sums of the log posterior over shards, for the Newton iteration. Counts the passes over the data."""
 
-    def __init__(self, model: Density, blocks: Blocks, engine: Engine) -> None:
-        self.model, self.blocks, self.engine = model, blocks, engine
+    def __init__(
+        self, model: Density, blocks: Blocks, engine: Engine, added: Expansion | None = None
+    ) -> None:
+        """With `added`, the log density that it expands is added to the log posterior."""
+        self.model, self.blocks, self.engine, self.added = model, blocks, engine, added
         self.passes = 0.0
         self._last: tuple[Frame, np.ndarray, list[tuple[jax.Array, jax.Array]]]
 
@@ -93,6 +100,11 @@ class Evaluator:
             gradient += weight * terms[1]
             curvature += weight * terms[2]
             self._last[2].append(terms[1:])
+        if self.added is not None:
+            value, slope = self.added.at(frame.to_theta(u))
+            gain += value - self.added.at(frame.center)[0]
+            gradient += frame.basis.T @ slope
+            curvature += frame.basis.T @ self.added.curvature @ frame.basis
         return Terms(gain, gradient, (curvature + curvature.T) / 2)
 
     def with_unit_curvature(self, frame: Frame) -> Terms:
@@ -124,9 +136,16 @@ def _full_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray:
 
 
 def expanded(
-    function: Callable[[jax.Array], jax.Array], origin: jax.Array
+    function: Callable[[jax.Array], jax.Array], origin: jax.Array, *, one_by_one: bool = False
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Value, gradient and curvature (minus the Hessian) at a point, with shared computations."""
+    """Value, gradient and curvature (minus the Hessian) at a point, with shared computations.
+
+    With `one_by_one` the curvature is computed along one direction after the other, which needs little memory.
+    """
+    if one_by_one:
+        (value, gradient), along = jax.linearize(jax.value_and_grad(function), origin)
+        rows = lax.map(lambda direction: along(direction)[1], jnp.eye(len(origin), dtype=origin.dtype))
+        return value, gradient, -rows
 
     def slope(u: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         value, gradient = jax.value_and_grad(function)(u)
@@ -151,6 +170,12 @@ class Expansion:
     def times(self, factor: float) -> Expansion:
         """The expansion of factor * l."""
         return Expansion(self.center, factor * self.gradient, factor * self.curvature)
+
+    def at(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value, less that at the centre, and gradient at theta."""
+        gap = theta - self.center
+        bend = self.curvature @ gap
+        return float(gap @ (self.gradient - 0.5 * bend)), self.gradient - bend
 
     @property
     def step(self) -> np.ndarray:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, final
+from dataclasses import replace
+from typing import final
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.grouped import GroupedBlocks
 from shardmc.errors import ModelError
 from shardmc.locate import Start, choose_precision, locate
 from shardmc.locate.ascent import Ascent
-from shardmc.locate.terms import Evaluator, OtherPrior, sampled_score
+from shardmc.locate.terms import Evaluator, Expansion, sampled_score
 from shardmc.mixed import GroupLikelihood, blank_centers, center_groups, moments_of_effects, product_rule
-from shardmc.model import Density, Model
+from shardmc.model import Model
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
 from shardmc.posterior.groups import GroupMoments
 from shardmc.types import Frame, Mode
@@ -29,6 +27,7 @@ _LADDER = {1: (3, 5, 7, 9, 13, 19, 27, 39), 2: (3, 5, 7, 9, 13, 17), 3: (3, 5, 7
 _FIRST = 1
 """The place in the ladder with which the search for the mode starts."""
 _PINNED = 0.05
+"""The sd within which the log sd of effects that are parameters is held at first."""
 SCORE_ERROR = 0.01
 """Quadrature may move the mode by this much, in posterior standard deviations."""
 
@@ -111,18 +110,6 @@ def recentered(job: Job, blocks: GroupedBlocks, theta: np.ndarray, place: int) -
     return center_groups(job.model, local, _blank(job.model, blocks, place), theta, job.engine)[0]
 
 
-@dataclass(frozen=True, eq=False)
-class _Pinned(OtherPrior):
-    """A model with some coordinates held near where they start."""
-
-    coordinates: np.ndarray
-
-    def log_prior(self, theta: Any) -> jax.Array:
-        theta = jnp.asarray(theta)
-        gap = theta[self.coordinates] - self.initial[self.coordinates]
-        return self.model.log_prior(theta) - 0.5 * jnp.sum((gap / _PINNED) ** 2)
-
-
 class _Search:
     """A search for the mode in which the centres of the groups follow the parameters."""
 
@@ -152,15 +139,18 @@ class _Search:
         some = few if 4 * len(few) <= self.blocks.num_shards else None
         pinned = self.likelihood.sds_of_parameters(self.model)
         if len(pinned):
-            self._approach(_Pinned(self.model, pinned), some)
+            held = np.zeros(self.model.dim)
+            held[pinned] = _PINNED**-2
+            start = self.frame.center
+            self._approach(some, Expansion(start, np.zeros_like(start), np.diag(held)))
             theta = self.likelihood.with_observed_sds(self.model, self.frame.center)
             self.frame = Frame(theta, self.frame.basis)
-        self._approach(self.model, some)
+        self._approach(some)
 
-    def _approach(self, model: Density, some: Sequence[int] | None) -> None:
+    def _approach(self, some: Sequence[int] | None, added: Expansion | None = None) -> None:
         for _ in range(_ROUNDS):
             self._center(some)
-            ascent = Ascent(Evaluator(model, self.blocks, self.engine), some, self.frame)
+            ascent = Ascent(Evaluator(self.model, self.blocks, self.engine, added), some, self.frame)
             if not ascent.finite:
                 raise ModelError(
                     "The log posterior is not finite at the starting point. Scale the columns, or give another "

@@ -16,6 +16,7 @@ from shardmc.target import Target
 from shardmc.types import Rows
 
 _MULTIPLE = 32
+_MANY = 64  # parameters
 
 
 @final
@@ -30,7 +31,8 @@ class Independence(Sampler):
     Parameters
     ----------
     df
-        Degrees of freedom of the proposal.
+        Degrees of freedom of the proposal. With more than 64 parameters there are at least as many as parameters: the
+        length of a t variable varies too much then, and most proposals would be rejected even by a normal target.
     warmup
         The least number of proposals before the first draw is kept. The total is rounded up to a multiple of 32, for
         which matrix products are faster.
@@ -47,10 +49,11 @@ class Independence(Sampler):
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         count = -(-(self.warmup + num_draws) // _MULTIPLE) * _MULTIPLE
         # All random numbers from one call: each further call takes time to compile.
-        noise = normals(key, (count, 2 + self.df + target.dim))
+        df = max(self.df, target.dim) if target.dim > _MANY else self.df
+        noise = normals(key, (count, 2 + df + target.dim))
         log_uniforms = -0.5 * jnp.sum(noise[:, :2] ** 2, axis=1)  # minus a standard exponential
-        proposals = student_t(noise[:, 2:], self.df)
-        log_weights = target.log_densities(proposals) - student_t_log_density(proposals, self.df)
+        proposals = student_t(noise[:, 2:], df)
+        log_weights = target.log_densities(proposals) - student_t_log_density(proposals, df)
         log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
 
         def step(state: tuple[jax.Array, jax.Array], proposal: tuple[jax.Array, jax.Array, jax.Array]):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 from scipy import special
 
-from shardmc.field.method import check_counts, check_range
+from shardmc.field.method import check_range
 from shardmc.field.metropolis import RowMetropolis, Widths
 
 
@@ -47,9 +46,8 @@ class Austerity(RowMetropolis):
     tolerance: float = 0.01
 
     def __post_init__(self) -> None:
-        check_counts(self, minibatch=2, chains=1, warmup=0, thin=1)
+        super().__post_init__()
         check_range(self, "tolerance", 0.0, 0.5)
-        check_range(self, "scale", 0.0, math.inf)
 
     def widths(self, num_rows: int, read: np.ndarray) -> Widths:
         unread = 1 - (read - 1) / max(num_rows - 1, 1)

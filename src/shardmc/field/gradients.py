@@ -1,12 +1,16 @@
-"""Estimates of the gradient of the log posterior from minibatches, with and without control variates."""
+"""Chains that follow estimates of the gradient from minibatches, with and without control variates."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from shardmc.field.method import Subsampler, Tuned, check_counts, check_range
 from shardmc.field.rows import RowPosterior
 from shardmc.model import Model
 from shardmc.programs.compiled import jit
@@ -14,6 +18,45 @@ from shardmc.programs.compiled import jit
 _POINTS = 16
 _BATCHES = 16
 _MOST_STEPS = 100
+
+
+@dataclass(frozen=True)
+class GradientSampler(Subsampler):
+    """A chain that follows estimated gradients. There is no accept step, so its draws are biased."""
+
+    longest_step: ClassVar[float]
+    """Above this, steps diverge."""
+
+    control_variates: bool = False
+    step_size: float | None = None
+    inflation: float = 0.05
+    minibatch: int = 100
+    chains: int = 4
+    warmup: int = 20
+    thin: int | None = None
+
+    def __post_init__(self) -> None:
+        check_counts(self, minibatch=1, chains=1, warmup=0, thin=1)
+        check_range(self, "step_size", 0.0, self.longest_step)
+        check_range(self, "inflation", 0.0, 1.0)
+
+    @abstractmethod
+    def step_for(self, noise: float) -> float:
+        """The step size at which the variance is wrong by `inflation`, for gradients with this variance."""
+
+    @property
+    def needs_expansion(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.control_variates
+
+    def tune(self, posterior: RowPosterior, key: jax.Array) -> Tuned:
+        if self.step_size is not None:
+            return Tuned(jnp.asarray(self.step_size, float), self.thin or steps_per_draw(self.step_size))
+        noise, evaluations = gradient_noise(posterior, key, self.control_variates)
+        step_size = self.step_for(noise)
+        note = f"{type(self).__name__} uses the step size {step_size:.3g}: the gradient's variance is {noise:.3g}."
+        return Tuned(
+            jnp.asarray(step_size, float), self.thin or steps_per_draw(step_size), evaluations, (note,)
+        )
 
 
 def estimated_gradient(

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.data.source import Rows
-from shardmc.field.method import Stepped, Subsampler, Tuned
+from shardmc.field.method import Stepped, Subsampler, Tuned, check_counts, check_range
 from shardmc.field.rows import RowPosterior
+from shardmc.types import Rows
 
 
 class Seen(NamedTuple):
@@ -108,6 +108,10 @@ class RowMetropolis(Subsampler):
     warmup: int = 20
     thin: int | None = None
     scale: float | None = None
+
+    def __post_init__(self) -> None:
+        check_counts(self, minibatch=2, chains=1, warmup=0, thin=1)
+        check_range(self, "scale", 0.0, math.inf)
 
     @abstractmethod
     def widths(self, num_rows: int, read: np.ndarray) -> Widths:

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.field.gradients import estimated_gradient, gradient_noise, rows_per_gradient, steps_per_draw
-from shardmc.field.method import Stepped, Subsampler, Tuned, check_counts, check_range
+from shardmc.field.gradients import GradientSampler, estimated_gradient, rows_per_gradient
+from shardmc.field.method import Stepped, check_range
 from shardmc.field.rows import RowPosterior
 
 
 @final
 @dataclass(frozen=True)
-class SGHMC(Subsampler):
+class SGHMC(GradientSampler):
     """Stochastic gradient Hamiltonian Monte Carlo with friction (Chen, Fox and Guestrin 2014).
 
     In coordinates u in which the posterior is about standard normal, with a momentum p,
@@ -38,10 +38,8 @@ class SGHMC(Subsampler):
         See `step_size`.
     friction
         How fast the momentum is forgotten. 2 is critical damping.
-    minibatch, chains, warmup
+    minibatch, chains, warmup, thin
         As for `SGLD`.
-    thin
-        Steps per draw. By default 1 / step_size, at most 100.
 
     Examples
     --------
@@ -50,35 +48,19 @@ class SGHMC(Subsampler):
     """
 
     advice = 'Use a smaller step_size or a larger minibatch, and control variates ("sghmc-cv"); or use shardmc.fit.'
+    longest_step = 1.0
 
-    control_variates: bool = False
-    step_size: float | None = None
-    inflation: float = 0.05
     friction: float = 2.0
-    minibatch: int = 100
-    chains: int = 4
-    warmup: int = 20
-    thin: int | None = None
 
     def __post_init__(self) -> None:
-        check_counts(self, minibatch=1, chains=1, warmup=0, thin=1)
-        check_range(self, "step_size", 0.0, 1.0)
-        check_range(self, "inflation", 0.0, 1.0)
+        super().__post_init__()
         check_range(self, "friction", 0.0, math.inf)
 
-    @property
-    def needs_expansion(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.control_variates
-
-    def tune(self, posterior: RowPosterior, key: jax.Array) -> Tuned:
-        if self.step_size is not None:
-            return Tuned(jnp.asarray(self.step_size, float), self.thin or steps_per_draw(self.step_size))
-        noise, evaluations = gradient_noise(posterior, key, self.control_variates)
-        step_size = _step_size(self.friction, noise, self.inflation)
-        note = f"SGHMC uses the step size {step_size:.3g}: the gradient's variance is {noise:.3g}."
-        return Tuned(
-            jnp.asarray(step_size, float), self.thin or steps_per_draw(step_size), evaluations, (note,)
-        )
+    def step_for(self, noise: float) -> float:
+        step_size = 1.0
+        while abs(stationary_variance(step_size, self.friction, noise) - 1) > self.inflation:
+            step_size *= 0.9
+        return step_size
 
     def start(self, u: jax.Array) -> tuple[jax.Array, ...]:
         return u, jnp.zeros_like(u)
@@ -110,10 +92,3 @@ def stationary_variance(step_size: float, friction: float, noise: float) -> floa
         return math.inf
     pushed = np.diag([0.0, 2 * friction * h + h**2 * noise]).ravel()
     return float(np.linalg.solve(np.eye(4) - np.kron(step, step), pushed)[0])
-
-
-def _step_size(friction: float, noise: float, inflation: float) -> float:
-    step_size = 1.0
-    while abs(stationary_variance(step_size, friction, noise) - 1) > inflation:
-        step_size *= 0.9
-    return step_size

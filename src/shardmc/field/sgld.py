@@ -9,14 +9,14 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from shardmc.field.gradients import estimated_gradient, gradient_noise, rows_per_gradient, steps_per_draw
-from shardmc.field.method import Stepped, Subsampler, Tuned, check_counts, check_range
+from shardmc.field.gradients import GradientSampler, estimated_gradient, rows_per_gradient
+from shardmc.field.method import Stepped, check_range
 from shardmc.field.rows import RowPosterior
 
 
 @final
 @dataclass(frozen=True)
-class SGLD(Subsampler):
+class SGLD(GradientSampler):
     """Stochastic gradient Langevin dynamics (Welling and Teh 2011; control variates: Baker et al. 2019).
 
     In coordinates u in which the posterior is about standard normal,
@@ -45,7 +45,7 @@ class SGLD(Subsampler):
     thin
         Steps per draw. By default 1 / step_size, at most 100.
     decay, delay
-        The step size falls from `step_size` as a power of the number of steps. 0: it is constant.
+        The step size falls from `step_size` as a power of the number of steps. With decay=0 it is constant.
 
     Examples
     --------
@@ -56,38 +56,19 @@ class SGLD(Subsampler):
     advice = (
         'Use a smaller step_size or a larger minibatch, and control variates ("sgld-cv"); or use shardmc.fit.'
     )
+    longest_step = 4.0
 
-    control_variates: bool = False
-    step_size: float | None = None
-    inflation: float = 0.05
-    minibatch: int = 100
-    chains: int = 4
-    warmup: int = 20
-    thin: int | None = None
     decay: float = 0.0
     delay: float = 1000.0
 
     def __post_init__(self) -> None:
-        check_counts(self, minibatch=1, chains=1, warmup=0, thin=1)
-        check_range(self, "step_size", 0.0, 4.0)
-        check_range(self, "inflation", 0.0, 1.0)
+        super().__post_init__()
         check_range(self, "decay", -1e-9, 1.0)
         check_range(self, "delay", 0.0, math.inf)
 
-    @property
-    def needs_expansion(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.control_variates
-
-    def tune(self, posterior: RowPosterior, key: jax.Array) -> Tuned:
-        if self.step_size is not None:
-            return Tuned(jnp.asarray(self.step_size, float), self.thin or steps_per_draw(self.step_size))
-        noise, evaluations = gradient_noise(posterior, key, self.control_variates)
+    def step_for(self, noise: float) -> float:
         # (1 + eps V / 4) / (1 - eps / 4) = 1 + inflation
-        step_size = 4 * self.inflation / (1 + self.inflation + noise)
-        note = f"SGLD uses the step size {step_size:.3g}: the gradient's variance is {noise:.3g}."
-        return Tuned(
-            jnp.asarray(step_size, float), self.thin or steps_per_draw(step_size), evaluations, (note,)
-        )
+        return 4 * self.inflation / (1 + self.inflation + noise)
 
     def start(self, u: jax.Array) -> tuple[jax.Array, ...]:
         return u, jnp.zeros(())

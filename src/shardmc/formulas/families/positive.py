@@ -12,14 +12,19 @@ import numpy as np
 
 from shardmc.errors import DataError
 from shardmc.formulas.families.family import Auxiliary, Family, ResponseSummary
+from shardmc.formulas.families.numeric import Normal
 from shardmc.formulas.families.special import HALF_LOG_2_PI, bounded_exp, stirling_remainder
 from shardmc.formulas.priors import Prior, rounded
 
 
 class Positive(Family):
-    """What families of positive numbers share: eta is a logarithm, and rows hold log y."""
+    """What families of positive numbers share: eta is a logarithm, rows hold log y, and most have a shape."""
 
     takes_exposure = True
+
+    @property
+    def auxiliaries(self) -> Mapping[str, Any]:
+        return {"shape": "positive"}
 
     @property
     def exp_of_link(self) -> str:
@@ -51,10 +56,6 @@ class Gamma(Positive):
 
     name = "gamma"
 
-    @property
-    def auxiliaries(self) -> Mapping[str, Any]:
-        return {"shape": "positive"}
-
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
@@ -81,23 +82,11 @@ class Gamma(Positive):
 
 @final
 @dataclass(frozen=True)
-class Lognormal(Positive):
+class Lognormal(Normal, Positive):
     """log y ~ Normal(eta, sigma), so that y has median exp(eta) and mean exp(eta + sigma^2 / 2)."""
 
     name = "lognormal"
-    integrates_exactly = True
-    learns_from_one_row = False
     summarises_logs = True
-
-    @property
-    def auxiliaries(self) -> Mapping[str, Any]:
-        return {"sigma": "positive"}
-
-    def log_likelihood(
-        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
-    ) -> jax.Array:
-        sigma = auxiliary["sigma"]
-        return -0.5 * ((response - eta) / sigma) ** 2 - jnp.log(sigma)
 
     def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
         return -response - HALF_LOG_2_PI
@@ -131,10 +120,6 @@ class InverseGaussian(Positive):
     """
 
     name = "inverse_gaussian"
-
-    @property
-    def auxiliaries(self) -> Mapping[str, Any]:
-        return {"shape": "positive"}
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +28,6 @@ class Weibull(Positive):
 
     name = "weibull"
     takes_censoring = True
-
-    @property
-    def auxiliaries(self) -> Mapping[str, Any]:
-        return {"shape": "positive"}
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None

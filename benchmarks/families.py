@@ -191,7 +191,7 @@ def nuts(design: Design, data: pd.DataFrame, draws: int) -> dict[str, np.ndarray
         own = {name: numpyro.sample(name, prior(design, name)) for name in design.family.auxiliaries}
         if equations:
             eta = eta + numpyro.sample(
-                "center", prior(design, "Intercept").expand([len(equations)]).to_event(1)
+                "center", prior(design, f"Intercept[{equations[0]}]").expand([len(equations)]).to_event(1)
             )
         elif levels is None:
             eta = eta + numpyro.sample("center", prior(design, "Intercept"))

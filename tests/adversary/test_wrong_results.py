@@ -54,7 +54,7 @@ def fitted(table) -> shardmc.Posterior:
 @pytest.mark.parametrize("block", [1 << 12, 1 << 22])
 @pytest.mark.parametrize("others", ["text", '"text"', '"a ""b"" c"', 'a "b" c'])
 def test_a_csv_file_with_an_unclosed_quote_is_refused(tmp_path, monkeypatch, others, block):
-    monkeypatch.setattr("shardmc.data.files._BLOCK", block)
+    monkeypatch.setattr("shardmc.data.readers._BLOCK", block)
     lines = csv_lines(others)
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(lines) + "\n")
@@ -76,7 +76,7 @@ def test_a_quote_that_is_not_closed_in_the_last_line_is_refused(tmp_path, entry)
 
 @pytest.mark.parametrize("block", [1 << 10, 1 << 22])
 def test_quoted_line_breaks_and_quotes_inside_of_text_are_read(tmp_path, monkeypatch, block):
-    monkeypatch.setattr("shardmc.data.files._BLOCK", block)
+    monkeypatch.setattr("shardmc.data.readers._BLOCK", block)
     lines = csv_lines('"two\nlines, with a ""quote""" ')
     lines[2::5] = [f'{i},0.5,5" pipe' for i in range(1, ROWS, 5)]
     path = tmp_path / "rows.csv"
@@ -197,7 +197,7 @@ def alter(path: Path) -> None:
 @pytest.mark.parametrize("whole", [None, 1 << 20], ids=["hashed as a whole", "hashed in part"])
 def test_a_file_altered_in_place_is_another_one(tmp_path, monkeypatch, whole):
     if whole is not None:
-        monkeypatch.setattr("shardmc.data.fingerprints._WHOLE", whole)
+        monkeypatch.setattr("shardmc.data.locations._WHOLE", whole)
     path = big_parquet(tmp_path)
     before, size = as_source(path).fingerprint, path.stat().st_size
     assert as_source(path).fingerprint == before
@@ -213,13 +213,13 @@ def test_a_copied_file_is_the_same_if_it_is_hashed_as_a_whole_or_trusted(tmp_pat
     shutil.copy(path, copy)
     os.utime(copy, (1, 1))
     assert as_source(copy).fingerprint == as_source(path).fingerprint
-    monkeypatch.setattr("shardmc.data.fingerprints._WHOLE", 1 << 20)
+    monkeypatch.setattr("shardmc.data.locations._WHOLE", 1 << 20)
     assert as_source(copy).fingerprint != as_source(path).fingerprint
     assert as_source(copy, trust_files=True).fingerprint == as_source(path, trust_files=True).fingerprint
 
 
 def test_a_run_is_resumed_with_copied_files_only_if_they_are_trusted(tmp_path, monkeypatch, parquet):
-    monkeypatch.setattr("shardmc.data.fingerprints._WHOLE", 0)
+    monkeypatch.setattr("shardmc.data.locations._WHOLE", 0)
     first = shardmc.fit(MODEL, parquet, run_dir=tmp_path / "run", **FEW)
     os.utime(parquet, (1, 1))
     with pytest.raises(RunError, match=r"modification time.*trust_files=True"):
@@ -344,7 +344,7 @@ def test_the_command_line_refuses_in_one_sentence(tmp_path, command):
 
 @pytest.mark.slow
 def test_the_command_line_resumes_with_trusted_files(tmp_path, command, monkeypatch, parquet):
-    monkeypatch.setattr("shardmc.data.fingerprints._WHOLE", 0)
+    monkeypatch.setattr("shardmc.data.locations._WHOLE", 0)
     call = ("fit", "rows.parquet", "y ~ x", "--draws", "40", "--shards", "2", "--no-report", "--out", "run")
     assert command(*call).returncode == 0
     os.utime(parquet, (1, 1))

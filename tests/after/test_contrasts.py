@@ -93,6 +93,9 @@ def test_slopes_are_the_derivatives(policies, logistic):
     p = expit(logistic.draws["Intercept"] + 50 * logistic.draws["age"])
     table = logistic.marginal_effects("age", at=point, draws=10_000)
     check(table.loc["age"], p * (1 - p) * logistic.draws["age"])
+    point = {"age": 40.0, "region": "south"}
+    here = logistic.marginal_effects("region", at=point, draws=500)
+    assert here.equals(logistic.contrast("region", at={"age": 40.0}, draws=500).rename_axis("effect"))
     of_levels = logistic.marginal_effects("region", data=policies)
     assert of_levels.index.name == "effect"
     np.testing.assert_array_equal(of_levels, logistic.contrast("region", data=policies))

@@ -17,8 +17,7 @@ from scipy import stats
 
 import shardmc
 from shardmc.field import SGHMC, SGLD
-from shardmc.field.gradients import estimated_gradient, gradient_noise
-from shardmc.field.sghmc import stationary_variance
+from shardmc.field.gradients import estimated_gradient, gradient_noise, stationary_variance
 from shardmc.field.subsampling import run_chains
 
 LEVEL = 5e-8

@@ -93,7 +93,7 @@ def test_categorical_has_a_coefficient_for_each_level_but_the_first(ways):
     truth |= {"region[T.south][car]": 0.0, "region[T.south][foot]": 1.0}
     for name, value in truth.items():
         assert abs(ways.draws[name].mean() - value) < 5.5 * ways.draws[name].std()
-    assert ways.regression.priors["Intercept"] == "student_t(3, 0, 2.5)"
+    assert ways.regression.priors["Intercept[car]"] == "student_t(3, 0, 2.5)"
 
 
 def test_categorical_predicts_the_probability_of_each_level(people, ways, tmp_path):
@@ -175,6 +175,37 @@ def test_priors_of_all_levels_or_of_one(people):
         prepare("fish ~ age", source, named_family("zip"), {"zi": "normal(0, 1)"}, **options)
     priors = prepare("fish ~ age", source, named_family("zip"), {"zi": "beta(2, 8)"}, **options).design.priors
     assert str(priors["zi"]) == "beta(2, 8)"
+
+
+@pytest.mark.parametrize(
+    ("given", "car", "foot"),
+    [
+        ({}, "student_t(3, 0, 2.5)", "student_t(3, 0, 2.5)"),
+        ({"Intercept": "normal(0, 2)"}, "normal(0, 2)", "normal(0, 2)"),
+        ({"Intercept[foot]": "normal(1, 2)"}, "student_t(3, 0, 2.5)", "normal(1, 2)"),
+        ({"Intercept[foot]": "normal(1, 2)", "Intercept": "normal(0, 1)"}, "normal(0, 1)", "normal(1, 2)"),
+    ],
+)
+def test_priors_of_the_intercepts_of_all_levels_or_of_one(people, given, car, foot):
+    from shardmc.formulas.families import named_family
+    from shardmc.formulas.linear_model import model_of
+    from shardmc.formulas.preparing import prepare
+    from shardmc.formulas.priors import Prior
+
+    options = {"offset": None, "exposure": None, "trials": None, "drop_missing": False}
+    source = shardmc.data.as_source(people)
+    found = prepare("way ~ 1", source, named_family("categorical"), given, **options)
+    shown = {name: str(prior) for name, prior in found.design.priors.items()}
+    assert shown == {"Intercept[car]": car, "Intercept[foot]": foot}
+    log_prior = model_of(found).log_prior
+    moved = float(log_prior(np.array([0.3, 0.7])) - log_prior(np.zeros(2)))
+    expected = sum(
+        float(Prior.parse(text).log_density(value) - Prior.parse(text).log_density(0.0))
+        for text, value in ((car, 0.3), (foot, 0.7))
+    )
+    assert moved == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(OptionError, match=r"Unknown parameter in priors 'Intercept\[train\]'"):
+        prepare("way ~ 1", source, named_family("categorical"), {"Intercept[train]": "flat()"}, **options)
 
 
 def test_a_level_that_a_category_never_has_is_said(people):

@@ -67,7 +67,7 @@ def seen(values):
 
 def choose(given, family, response, names=("x", "C(g)[T.b]", "C(g)[T.c]"), sds=(2.0, 0.5, 0.25)):
     terms = {"C(g)": ["C(g)[T.b]", "C(g)[T.c]"]}
-    found = choose_priors(given, family, seen(response), names, terms, np.array(sds), True)
+    found = choose_priors(given, family, seen(response), names, terms, np.array(sds), [family.location])
     return {name: str(prior) for name, prior in found.items()}
 
 

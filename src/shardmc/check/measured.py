@@ -88,9 +88,8 @@ def measure(
     sample = SteinSample.of(z, chosen, straight.scores, 1 / float(np.mean(1 / sizes)), rng)
 
     scale = np.linalg.norm(basis, axis=1)
-    scale_ratio = scale / np.linalg.norm(
-        mode.frame.basis, axis=1
-    )  # posterior sds relative to those at the mode
+    # Posterior sds relative to those at the mode.
+    scale_ratio = scale / np.linalg.norm(mode.frame.basis, axis=1)
     directions = basis / scale[:, None]
     mean = sample.mean_along(directions, sizes)
     variance = sample.variance_along(directions, sizes)

@@ -11,7 +11,7 @@ import narwhals.exceptions
 
 from shardmc.data.arrays import ArraySource
 from shardmc.data.batch import Batch, Blocks
-from shardmc.data.files import SUFFIXES, CsvReader, ParquetReader
+from shardmc.data.readers import SUFFIXES, CsvReader, ParquetReader
 from shardmc.data.source import Partition, Source, Transform
 from shardmc.data.table import MEMORY, FrameReader, Limits, TableSource
 from shardmc.errors import DataError

@@ -30,9 +30,8 @@ from shardmc.data.columns import (
     shapes_of,
 )
 from shardmc.data.device_order import find_strata_on_device, random_order, stratified_order
-from shardmc.data.fingerprints import hash_arrays
 from shardmc.data.partition import MemorySink, Partitioner, refuse_negative, refuse_zero, resolve
-from shardmc.data.source import Partition, Source, Transform
+from shardmc.data.source import Partition, Source, Transform, hash_arrays
 from shardmc.data.table import FrameReader, TableSource, spread_positions
 from shardmc.errors import DataError, OptionError, unknown
 from shardmc.types import Rows

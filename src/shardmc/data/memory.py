@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import sys
-from functools import cache
-from typing import Any
 
 import pyarrow as pa
+
+from shardmc.programs.heap import return_freed_memory
 
 PROCESS = 1_000_000_000
 """Bytes that a process needs besides the rows: Python, JAX, compiled programs and what they compute with."""
@@ -55,16 +53,4 @@ def shards_at_a_time() -> int:
 def give_back() -> None:
     """Give memory that is free, but still with the process, back to the system. Takes milliseconds."""
     pa.default_memory_pool().release_unused()
-    libc = _libc()
-    if libc is not None:
-        libc.malloc_trim(0)
-
-
-@cache
-def _libc() -> Any:
-    """The C library, if it can give memory back."""
-    try:
-        libc = ctypes.CDLL("libc.so.6") if sys.platform == "linux" else None
-    except OSError:  # another C library than GNU's
-        return None
-    return libc if hasattr(libc, "malloc_trim") else None
+    return_freed_memory()

@@ -8,7 +8,9 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
 import tempfile
+import weakref
 import zlib
 from collections.abc import Sequence
 from functools import cached_property
@@ -19,7 +21,6 @@ import numpy as np
 
 from shardmc.data.columns import Column
 from shardmc.data.partition import Placement, Sink
-from shardmc.data.temporary import temporary_folder
 from shardmc.errors import DataError
 
 try:
@@ -28,6 +29,7 @@ except ImportError:  # Windows
     fcntl = None
 
 _DONE, _CHECKSUMS, _PART = "complete.json", "checksums.npy", ".part"
+_GUARD = 'read -r _; rm -rf -- "$1"'
 
 
 @final
@@ -240,3 +242,34 @@ def _write_all(file: BinaryIO, data: memoryview) -> None:
     while len(data):
         written = file.write(data)  # an unbuffered write to an almost full disk may be partial
         data = data[written:]
+
+
+def temporary_folder(owner: object, prefix: str) -> Path:
+    """A new temporary folder that is deleted with `owner`, or when the process ends, also by a signal.
+
+    A process that is killed cannot delete anything. So a small guard process waits at a pipe, which the system closes
+    when this process ends, and then deletes the folder. The guard has its own session: Ctrl-C does not reach it.
+    """
+    folder = tempfile.mkdtemp(prefix=prefix)
+    guard = None
+    if os.name == "posix":
+        command = ["/bin/sh", "-c", _GUARD, "sh", folder]
+        guard = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+    weakref.finalize(owner, _delete, folder, guard, os.getpid())
+    return Path(folder)
+
+
+def _delete(folder: str, guard: subprocess.Popen[bytes] | None, process: int) -> None:
+    if os.getpid() != process:
+        return  # a forked child has a copy of the owner, but the folder is its parent's
+    shutil.rmtree(folder, ignore_errors=True)
+    if guard is not None and guard.stdin is not None:
+        guard.stdin.close()
+        guard.wait()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data.batch import Blocks
-from shardmc.data.fingerprints import hash_arrays
 from shardmc.types import Rows
 
 Transform = Callable[[pa.Table], Rows]
@@ -132,3 +132,20 @@ class Source(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """A hash that changes when the rows change."""
+
+
+def hash_arrays(heading: str, arrays: Iterable[np.ndarray]) -> str:
+    """A hash of a heading and of every entry of these arrays.
+
+    Examples
+    --------
+    >>> hash_arrays("x", [np.arange(3)]) == hash_arrays("x", [np.array([0, 2, 1])])
+    False
+    """
+    digest = hashlib.sha256(heading.encode())
+    for array in arrays:
+        if array.dtype.kind in "OUT":
+            digest.update("\x1f".join(map(str, array.ravel().tolist())).encode())
+        else:
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -30,11 +30,10 @@ from shardmc.data.columns import (
     refuse_repeated,
     shapes_of,
 )
-from shardmc.data.fingerprints import hash_arrays
 from shardmc.data.memory import give_back, say_need
 from shardmc.data.partition import MemorySink, Partitioner
 from shardmc.data.scratch import Scratch, ScratchSink
-from shardmc.data.source import Partition, Source, Transform
+from shardmc.data.source import Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, unknown
 from shardmc.guards.limits import refuse_above
 from shardmc.types import Rows

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardmc.data.source import Rows
-from shardmc.field.method import check_counts, check_range
+from shardmc.field.method import check_range
 from shardmc.field.metropolis import RowMetropolis, Widths
 from shardmc.field.rows import RowPosterior
 from shardmc.model import Model
 from shardmc.programs.compiled import jit
+from shardmc.types import Rows
 
 _GRID = (-1.0, -0.5, 0.0, 0.5, 1.0)
 """Where the rows' derivatives are measured, relative to the radius of the posterior."""
@@ -54,12 +54,8 @@ class Confidence(RowMetropolis):
         C is multiplied by this, since it is measured at some points only.
     minibatch
         Rows that are read before the first look.
-    chains, warmup
-        As for `SGLD`. Chains run one after another.
-    thin
-        Steps per draw. By default the number of parameters.
-    scale
-        Standard deviation of a step in posterior standard deviations. By default 2.38 / sqrt(dim).
+    chains, warmup, thin, scale
+        As for `Austerity`.
 
     Examples
     --------
@@ -72,10 +68,9 @@ class Confidence(RowMetropolis):
     safety: float = 1.5
 
     def __post_init__(self) -> None:
-        check_counts(self, minibatch=2, chains=1, warmup=0, thin=1)
+        super().__post_init__()
         check_range(self, "tolerance", 0.0, 1.0)
         check_range(self, "safety", 0.0, math.inf)
-        check_range(self, "scale", 0.0, math.inf)
 
     @property
     def needs_expansion(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -13,20 +13,18 @@ import numpy as np
 
 from shardmc.check import Certify, certify_options
 from shardmc.combiners.moments import listed, pool
-from shardmc.combiners.recenter import Recenter
-from shardmc.data import Blocks, Partition, Rows, as_source
-from shardmc.engine import Engine, Local
+from shardmc.data import Blocks, Rows
+from shardmc.engine import Engine
 from shardmc.errors import OptionError, SamplingError, unknown
 from shardmc.field.method import check_counts, check_range
+from shardmc.field.opening import open_job
 from shardmc.field.sites import Gaussian, Sites, from_coordinates, tilted_moments
-from shardmc.locate import asked_precision, precision_of_rows
 from shardmc.locate.terms import SubposteriorTerms
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws
 from shardmc.pipeline.driver import Driver
-from shardmc.pipeline.fitting import FrontEnd, as_front_end, check_options
+from shardmc.pipeline.fitting import FrontEnd
 from shardmc.pipeline.progress import shows_progress
-from shardmc.pipeline.shard_count import number_of_shards
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Locate, LocateShards
 from shardmc.posterior import Plan, Posterior
@@ -134,29 +132,26 @@ def expectation_propagation(
             "sampler that needs log densities only, such as 'independence' or 'hmc'."
         )
     certified = certify_options(certify, check)
-    check_options(draws, seed, None, certified is not None, polish=False)
-    precision, front_end, driver = asked_precision(precision), as_front_end(model), Driver(progress=progress)
-    with precision_of_rows(precision):
-        rows, bound = driver.timed("read", front_end.open, as_source(data), int(seed))
-        count = number_of_shards(shards, rows, bound.dim, int(draws))
-        partition = Partition(count, stratify=stratify, weights=weights)
-        blocks = driver.timed("split", rows.split, partition, int(seed))
-    job = Job(
-        model=bound,
-        blocks=blocks,
-        engine=Local() if engine is None else engine,
-        seed=int(seed),
-        combiner=Recenter(),
-        sampler=first,
-        draws_per_shard=int(draws),
-        precision=precision,
+    driver = Driver(progress=progress)
+    front_end, job = open_job(
+        driver,
+        model,
+        data,
+        first,
+        shards=shards,
+        draws=draws,
+        seed=seed,
+        weights=weights,
+        engine=engine,
         certify=certified,
+        precision=precision,
+        stratify=stratify,
         shuffled=True,
     )
     state = driver.run(job, (ChoosePrecision(), Locate(), LocateShards(), PropagateSites(how), CheckDraws()))
     plan = Plan(
-        rows=blocks.num_rows,
-        shards=count,
+        rows=job.blocks.num_rows,
+        shards=job.blocks.num_shards,
         seed=job.seed,
         method=repr(how),
         draws=int(draws),

@@ -15,24 +15,20 @@ import numpy as np
 from jax import lax
 
 from shardmc.check import Certify, certify_options
-from shardmc.combiners import Recenter
-from shardmc.data import Partition, as_source
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.engine import Engine, Local
+from shardmc.engine import Engine
 from shardmc.errors import OptionError, SamplingError, unknown
-from shardmc.field.austerity import Austerity
 from shardmc.field.confidence import Confidence
+from shardmc.field.gradients import SGHMC, SGLD
 from shardmc.field.method import Subsampler, Tuned
+from shardmc.field.metropolis import Austerity
+from shardmc.field.opening import open_job
 from shardmc.field.rows import Expanded, Minibatches, RowPosterior, batches_of
-from shardmc.field.sghmc import SGHMC
-from shardmc.field.sgld import SGLD
-from shardmc.locate import asked_precision, precision_of_rows
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws, score_of_blocks
 from shardmc.pipeline.driver import Driver
-from shardmc.pipeline.fitting import FrontEnd, as_front_end, check_options
+from shardmc.pipeline.fitting import FrontEnd
 from shardmc.pipeline.progress import shows_progress
-from shardmc.pipeline.shard_count import number_of_shards
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Locate
 from shardmc.posterior import Plan, Posterior
@@ -111,27 +107,24 @@ def subsample(
     certified = certify_options(certify, check)
     if certified is not None and certified.rows < 1:
         raise OptionError("subsample certifies with all rows: leave rows of shardmc.Certify at 1.")
-    check_options(draws, seed, None, certified is not None, polish=False)
-    precision, front_end, driver = asked_precision(precision), as_front_end(model), Driver(progress=progress)
-    with precision_of_rows(precision):
-        rows, bound = driver.timed("read", front_end.open, as_source(data), int(seed))
-        count = number_of_shards("auto", rows, bound.dim, int(draws))
-        blocks = driver.timed("split", rows.split, Partition(count, weights=weights), int(seed))
-    job = Job(
-        model=bound,
-        blocks=blocks,
-        engine=Local() if engine is None else engine,
-        seed=int(seed),
-        combiner=Recenter(),
-        sampler=Auto(),
-        draws_per_shard=int(draws),
-        precision=precision,
+    driver = Driver(progress=progress)
+    front_end, job = open_job(
+        driver,
+        model,
+        data,
+        Auto(),
+        shards="auto",
+        draws=draws,
+        seed=seed,
+        weights=weights,
+        engine=engine,
         certify=certified,
+        precision=precision,
     )
     stages = (ChoosePrecision(), Locate(), SubsampleRows(chosen), CheckDraws(score=_score_of_all_shards))
     state = driver.run(job, stages)
     plan = Plan(
-        rows=blocks.num_rows,
+        rows=job.blocks.num_rows,
         shards=1,
         seed=job.seed,
         method=repr(chosen),

@@ -101,13 +101,7 @@ def contrast(
     if data is None:
         at = {**(at or {}), variable: chosen[0]}
     study = _Study.of(posterior, variable, data, at, by, scale, interval, interval_kind, draws, seed, groups)
-    how = _comparison(study.predictor, scale, compare)
-    tables = [lambda rows, value=value: study.predict(study.with_value(rows, value)) for value in chosen]
-    found = study.averages(len(chosen), lambda rows: [table(rows) for table in tables])
-    sign = "-" if compare == "difference" else "/"
-    first, *others = (shown(str(value)) for value in chosen)
-    names = [f"{other} {sign} {first}" for other in others]
-    return study.table(found, names, lambda means: how(means[1:], means[:1]), "contrast")
+    return study.compared(chosen, compare, "contrast")
 
 
 def marginal_effects(
@@ -132,7 +126,7 @@ def marginal_effects(
     Parameters
     ----------
     posterior, variable, data, at, by, scale, interval, interval_kind, draws, seed, groups
-        As in `contrast`.
+        As in `contrast`. Without `data`, `at` has a value of the variable too: where to take the slope.
 
     Returns
     -------
@@ -152,10 +146,7 @@ def marginal_effects(
     """
     study = _Study.of(posterior, variable, data, at, by, scale, interval, interval_kind, draws, seed, groups)
     if study.kind in ("text", "flag"):
-        options = {"interval": interval, "interval_kind": interval_kind, "draws": draws, "seed": seed}
-        return contrast(
-            posterior, variable, data=data, at=at, by=by, scale=scale, groups=groups, **options
-        ).rename_axis(index={"contrast": "effect"})
+        return study.compared(_levels(posterior, variable), "difference", "effect")
     return study.table(study.averages(2, study.slopes()), [variable], lambda means: means, "effect")
 
 
@@ -208,6 +199,17 @@ class _Study:
         """The rows with this value of the variable."""
         return _replaced(rows, self.variable, [value] * len(rows))
 
+    def compared(self, values: Sequence[Any], compare: str, label: str) -> pd.DataFrame:
+        """Averages of predictions with each of the values, compared with those with the first."""
+        how = _comparison(self.predictor, self.scale, compare)
+        found = self.averages(
+            len(values), lambda rows: [self.predict(self.with_value(rows, value)) for value in values]
+        )
+        sign = "-" if compare == "difference" else "/"
+        first, *others = (shown(str(value)) for value in values)
+        names = [f"{other} {sign} {first}" for other in others]
+        return self.table(found, names, lambda means: how(means[1:], means[:1]), label)
+
     def predict(self, rows: pa.Table) -> np.ndarray:
         """(draw, row) or (draw, row, level)."""
         part = self.predictor.linear if self.scale == "link" else self.predictor.expected
@@ -215,7 +217,6 @@ class _Study:
 
     def averages(self, count: int, quantities: Callable[[pa.Table], Sequence[np.ndarray]]) -> Averages:
         """Averages of quantities over the rows, with the columns of `at` fixed; `count` predictions at once."""
-
         return averages(self.predictor, self.data, self.by, count, lambda rows: quantities(self.fixed(rows)))
 
     def fixed(self, rows: pa.Table) -> pa.Table:

@@ -195,8 +195,10 @@ class _LogPrior(_Part):
             shifted_means = jnp.asarray(scaling.means - scaling.shifts, jnp.result_type(float))
             moved = jnp.dot(shifted_means, design.per_equation(params[COEFFICIENTS]))
             value = design.family.move_location(value, moved)
-        prior = design.priors[design.family.location]
-        return jnp.sum(prior.log_density(value + scaling.response_shift))
+        priors = [design.priors[name] for name in design.entries_of(design.family.location)]
+        value = value + scaling.response_shift
+        # Cutpoints are several numbers with one prior.
+        return jnp.sum(priors[0].log_density(value)) if len(set(priors)) == 1 else log_density(priors, value)
 
 
 def model_of(prepared: Prepared) -> Model:

@@ -1,24 +1,33 @@
-"""A check of a formula's posterior: observed responses against simulated ones."""
+"""Predictive checks: observed responses compared with simulated ones, on request and at the end of a fit."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmc.data import as_source
+from shardmc.check.check import ordered
+from shardmc.data import Source, as_source
 from shardmc.data.table import rows_at, spread_positions
-from shardmc.errors import OptionError
+from shardmc.errors import OptionError, ShardmcError
 from shardmc.formulas.chunk import Chunk, refuse_unknown
 from shardmc.formulas.families import Family, Statistic
 from shardmc.formulas.predict import Predictor
 from shardmc.posterior import Posterior
 from shardmc.posterior.intervals import ends as interval_ends
+from shardmc.posterior.records import PredictiveCheck
 from shardmc.seeds import Purpose, checked_seed, generator
-from shardmc.types import Data
+from shardmc.types import Data, Finding
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SAMPLE, DRAWS = 2_000, 200
+"""Rows and data sets that are simulated: a fraction of a second."""
+MOST_ROWS = 5_000_000
+"""Of larger tables no sample is taken, because that reads the table once more."""
+_UNLIKELY = 0.01
 
 
 def posterior_predictive_check(
@@ -124,3 +133,46 @@ def _compare(observed: float, replicated: np.ndarray) -> dict[str, float]:
         "upper": float(upper),
         "p": float(min(1.0, 2 * min(above, below))),
     }
+
+
+def with_predictive_check(posterior: Posterior, source: Source, seed: int) -> Posterior:
+    """The posterior with a predictive check on a sample of the rows, and a note on what the model does not reproduce.
+
+    Parameters
+    ----------
+    posterior
+        The posterior of a formula.
+    source
+        The rows that were fitted.
+    seed
+        For the sample and the simulation.
+    """
+    if source.num_rows > MOST_ROWS:
+        return posterior
+    try:
+        table = posterior_predictive_check(posterior, source, sample=SAMPLE, draws=DRAWS, seed=seed)
+    except (ShardmcError, NotImplementedError) as error:  # a user's own family may not simulate
+        return replace(posterior, notes=(*posterior.notes, f"There is no predictive check: {error}"))
+    found = PredictiveCheck(
+        min(SAMPLE, posterior.plan.rows), DRAWS, {str(k): v for k, v in table.to_dict("index").items()}
+    )
+    odd = [name for name, row in found.statistics.items() if row["p"] < _UNLIKELY]
+    if not odd:
+        return replace(posterior, predictive=found)
+    return replace(
+        posterior, predictive=found, findings=tuple(ordered((*posterior.findings, _finding(found, odd))))
+    )
+
+
+def _finding(found: PredictiveCheck, odd: list[str]) -> Finding:
+    row = found.statistics[odd[0]]
+    more = f", and {len(odd) - 1} more of {len(found.statistics)} statistics" if len(odd) > 1 else ""
+    return Finding(
+        "note",
+        "predictive",
+        f"The model does not reproduce this of the rows: {odd[0]} ({row['observed']:.4g}; simulated rows have "
+        f"{row['lower']:.4g} to {row['upper']:.4g}){more}.",
+        "Look at the predictive check, and consider another family or other terms. The certificate does not examine "
+        "whether the model fits.",
+        {"statistics": odd},
+    )

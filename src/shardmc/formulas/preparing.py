@@ -292,9 +292,8 @@ def _priors(
         name: prior for factor in design.factors for name, prior in default_priors(factor, scale).items()
     }
     sds = np.repeat(design.scaling.sds, max(1, len(family.equations)))
-    return choose_priors(
-        given, family, response, design.names, _terms(design), sds, design.has_location, of_groups
-    )
+    location = design.entries_of(family.location) if design.has_location else ()
+    return choose_priors(given, family, response, design.names, _terms(design), sds, location, of_groups)
 
 
 def _terms(design: Design) -> dict[str, list[str]]:

@@ -202,7 +202,7 @@ def choose_priors(
     names: Sequence[str],
     terms: Mapping[str, Sequence[str]],
     sds: np.ndarray,
-    has_location: bool,
+    location: Sequence[str],
     of_groups: Mapping[str, Prior] | None = None,
 ) -> dict[str, Prior]:
     """Priors of all parameters by name.
@@ -216,7 +216,7 @@ def choose_priors(
     ----------
     given
         The user's priors: name of a coefficient, of a term (all its columns), "coefficients" (all), "Intercept",
-        "cutpoint", "sigma", "shape" or "nu" -> text such as "normal(0, 1)" or a `Prior`.
+        "Intercept[level]", "cutpoint", "sigma", "shape" or "nu" -> text such as "normal(0, 1)" or a `Prior`.
     response
         The response over all rows.
     names
@@ -225,16 +225,14 @@ def choose_priors(
         Names of terms with several columns -> their coefficients.
     sds
         Standard deviations of the columns, (coefficient,).
-    has_location
-        Whether there is an intercept or cutpoints.
+    location
+        Names of the intercept or cutpoints: one name, one for each of several linear predictors, or none.
     of_groups
         Default priors of the standard deviations and correlations of effects of groups.
     """
     own = family.default_priors(response)
-    if not has_location:
-        own.pop(family.location, None)
     scale = family.coefficient_scale(response)
-    priors = {family.location: own[family.location]} if has_location else {}
+    priors = {name: own[family.location] for name in location}
     priors |= {name: Prior("normal", (0.0, rounded(scale / sd))) for name, sd in zip(names, sds, strict=True)}
     priors |= {name: prior for name, prior in own.items() if name != family.location}
     of_groups = of_groups or {}
@@ -245,6 +243,8 @@ def choose_priors(
         )
     # Wider keys are applied first, so that a name wins over its term, and a term over all coefficients.
     groups: dict[str, Sequence[str]] = {COEFFICIENTS: names, **terms}
+    if len(location) > 1:
+        groups[family.location] = location
     for key, text in sorted((given or {}).items(), key=lambda pair: _specificity(pair[0], groups)):
         chosen = Prior.parse(text)
         members = groups[key] if key in groups and key not in priors else [key]

@@ -12,9 +12,9 @@ from shardmc.data.row_weights import SurveyWeights
 from shardmc.errors import DataError, OptionError, knows_its_options
 from shardmc.formulas.chunk import refuse_unknown
 from shardmc.formulas.families import Family, named_family
-from shardmc.formulas.fit_check import with_predictive_check
 from shardmc.formulas.groups import split_formula
 from shardmc.formulas.linear_model import model_of, named_draws, note_on_location
+from shardmc.formulas.predictive_check import with_predictive_check
 from shardmc.formulas.preparing import Prepared, prepare
 from shardmc.formulas.robust import Robust
 from shardmc.formulas.variables import variables_of

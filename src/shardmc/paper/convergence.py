@@ -117,6 +117,13 @@ class Growth:
         ]
         return Table(self.error.capitalize(), ("N", "K", *self.lines), tuple(rows))
 
+    def result(self, name: str, title: str, note: str, caption: str, claims: tuple[Claim, ...]) -> Result:
+        """Tables, a figure and claims under the name of a statement of the paper."""
+        tables = (self.slope_table(note), self.value_table())
+        return Result(
+            name, title, prose(name), tables, (Figure(name, caption, self.draw),), claims, self.numbers()
+        )
+
     def numbers(self) -> dict[str, Any]:
         """Everything, for the JSON file."""
         return {
@@ -201,15 +208,8 @@ def theorem_1(call: Call) -> Result:
     """Total variation for K = N^(1/4), N^(1/2), N^(3/4) and for shards of every size at fixed N."""
     curves, fixed = measured(_distances, call)
     growth = Growth(curves, fixed, _DISTANCE_LINES, "total variation")
-    return Result(
-        "theorem-1",
-        "Theorem 1: convergence in total variation",
-        prose("theorem-1"),
-        (growth.slope_table(_DISTANCE_NOTE), growth.value_table()),
-        (Figure("theorem-1", _DISTANCE_CAPTION, growth.draw),),
-        _distance_claims(growth),
-        growth.numbers(),
-    )
+    title = "Theorem 1: convergence in total variation"
+    return growth.result("theorem-1", title, _DISTANCE_NOTE, _DISTANCE_CAPTION, _distance_claims(growth))
 
 
 def _distances(shards: Shards) -> dict[str, float]:
@@ -258,15 +258,8 @@ def remark_2(call: Call) -> Result:
     """Relative errors of the variance for K = N^(1/4), N^(1/2), N^(3/4) and for every shard size at fixed N."""
     curves, fixed = measured(_errors, call)
     growth = Growth(curves, fixed, _VARIANCE_LINES, "relative error of the variance")
-    return Result(
-        "remark-2",
-        "Remark 2: the covariance of the recentred draws",
-        prose("remark-2"),
-        (growth.slope_table(_VARIANCE_NOTE), growth.value_table()),
-        (Figure("remark-2", _VARIANCE_CAPTION, growth.draw),),
-        _variance_claims(growth),
-        growth.numbers(),
-    )
+    title = "Remark 2: the covariance of the recentred draws"
+    return growth.result("remark-2", title, _VARIANCE_NOTE, _VARIANCE_CAPTION, _variance_claims(growth))
 
 
 def _errors(shards: Shards) -> dict[str, float]:

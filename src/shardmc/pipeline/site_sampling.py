@@ -11,7 +11,7 @@ import numpy as np
 from scipy.linalg import expm, solve_triangular
 
 from shardmc.combiners import Recenter
-from shardmc.data import Blocks, Partition
+from shardmc.data import Blocks, Partition, Source
 from shardmc.data.blocks import RescaledBlocks
 from shardmc.engine import Engine, Local
 from shardmc.errors import DataError, ModelError, OptionError, SamplingError
@@ -121,30 +121,35 @@ def sample_shard(
         SampleShards(),
     )
     state = Driver(progress=progress).run(job, stages)
+    site = _site(job, state, common, source, float(share), int(shard))
+    if noise:
+        site = with_noise(site, float(noise))
+    if path is not None:
+        site.save(path)
+    return site
+
+
+def _site(job: Job, state: State, common: Mode | None, source: Source, share: float, shard: int) -> Site:
+    """What leaves the site, from what the stages found there."""
     (chains,) = known(state.sampled).chains
     if chains.failure:
         raise SamplingError(f"The site's shard could not be sampled: {chains.failure}")
     with state.computing():
-        reference = None if common is None else _expansion(bound, blocks, common, job.engine)
+        reference = None if common is None else _expansion(job.model, job.blocks, common, job.engine)
     mode = state.mode if state.located is not None and state.located.found[0] else None
-    site = Site(
-        shard=int(shard),
-        share=float(share),
+    return Site(
+        shard=shard,
+        share=share,
         rows=source.num_rows,
-        names=tuple(bound.names),
-        supports=plain_supports(bound),
-        model=bound.fingerprint(source.row_shapes()),
+        names=tuple(job.model.names),
+        supports=plain_supports(job.model),
+        model=job.model.fingerprint(source.row_shapes()),
         chains=chains,
         precision=known(state.precision).name,
         mode=None if mode is None else mode.theta,
         curvature=None if mode is None else mode.curvature,
         reference=reference,
     )
-    if noise:
-        site = with_noise(site, float(noise))
-    if path is not None:
-        site.save(path)
-    return site
 
 
 @final

@@ -1,4 +1,4 @@
-"""Return memory that compiled programs have freed to the operating system."""
+"""Return memory that the process has freed to the operating system."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from shardmc.errors import OptionError, RunError, unknown
-from shardmc.formulas.families.categorical import Categorical, Multinomial
 from shardmc.formulas.families.counts import (
     NegativeBinomial,
     Poisson,
@@ -16,12 +15,11 @@ from shardmc.formulas.families.counts import (
     ZeroInflatedPoisson,
 )
 from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
+from shardmc.formulas.families.levels import Categorical, Multinomial, Ordinal
 from shardmc.formulas.families.numeric import Gaussian, StudentT
-from shardmc.formulas.families.ordinal import Ordinal
-from shardmc.formulas.families.positive import Gamma, InverseGaussian, Lognormal
+from shardmc.formulas.families.positive import Gamma, InverseGaussian, Lognormal, Weibull
 from shardmc.formulas.families.proportions import Beta
 from shardmc.formulas.families.successes import Bernoulli, Binomial
-from shardmc.formulas.families.survival import Weibull
 
 __all__ = [
     "FAMILIES",

@@ -40,12 +40,9 @@ class _LocationScale(Family):
         return eta
 
 
-@final
-@dataclass(frozen=True)
-class Gaussian(_LocationScale):
-    """y ~ Normal(eta, sigma): log-likelihood -((y - eta) / sigma)^2 / 2 - log sigma."""
+class Normal(Family):
+    """The response, as rows hold it, is normal around eta, with the standard deviation sigma."""
 
-    name = "gaussian"
     integrates_exactly = True
     learns_from_one_row = False
 
@@ -58,6 +55,14 @@ class Gaussian(_LocationScale):
     ) -> jax.Array:
         sigma = auxiliary["sigma"]
         return -0.5 * ((response - eta) / sigma) ** 2 - jnp.log(sigma)
+
+
+@final
+@dataclass(frozen=True)
+class Gaussian(Normal, _LocationScale):
+    """y ~ Normal(eta, sigma): log-likelihood -((y - eta) / sigma)^2 / 2 - log sigma."""
+
+    name = "gaussian"
 
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None

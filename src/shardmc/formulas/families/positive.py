@@ -1,4 +1,4 @@
-"""Positive numbers: gamma, lognormal and inverse Gaussian responses."""
+"""Positive numbers: gamma, lognormal and inverse Gaussian responses, and times until an event."""
 
 from __future__ import annotations
 
@@ -9,17 +9,28 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 from shardmc.errors import DataError
 from shardmc.formulas.families.family import Auxiliary, Family, ResponseSummary
-from shardmc.formulas.families.special import HALF_LOG_2_PI, bounded_exp, stirling_remainder
+from shardmc.formulas.families.numeric import Normal
+from shardmc.formulas.families.special import (
+    HALF_LOG_2_PI,
+    bounded_exp,
+    stirling_remainder,
+    stirling_remainder_by_steps,
+)
 from shardmc.formulas.priors import Prior, rounded
 
 
 class Positive(Family):
-    """What families of positive numbers share: eta is a logarithm, and rows hold log y."""
+    """What families of positive numbers share: eta is a logarithm, rows hold log y, and most have a shape."""
 
     takes_exposure = True
+
+    @property
+    def auxiliaries(self) -> Mapping[str, Any]:
+        return {"shape": "positive"}
 
     @property
     def exp_of_link(self) -> str:
@@ -51,10 +62,6 @@ class Gamma(Positive):
 
     name = "gamma"
 
-    @property
-    def auxiliaries(self) -> Mapping[str, Any]:
-        return {"shape": "positive"}
-
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
@@ -81,23 +88,11 @@ class Gamma(Positive):
 
 @final
 @dataclass(frozen=True)
-class Lognormal(Positive):
+class Lognormal(Normal, Positive):
     """log y ~ Normal(eta, sigma), so that y has median exp(eta) and mean exp(eta + sigma^2 / 2)."""
 
     name = "lognormal"
-    integrates_exactly = True
-    learns_from_one_row = False
     summarises_logs = True
-
-    @property
-    def auxiliaries(self) -> Mapping[str, Any]:
-        return {"sigma": "positive"}
-
-    def log_likelihood(
-        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
-    ) -> jax.Array:
-        sigma = auxiliary["sigma"]
-        return -0.5 * ((response - eta) / sigma) ** 2 - jnp.log(sigma)
 
     def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
         return -response - HALF_LOG_2_PI
@@ -132,10 +127,6 @@ class InverseGaussian(Positive):
 
     name = "inverse_gaussian"
 
-    @property
-    def auxiliaries(self) -> Mapping[str, Any]:
-        return {"shape": "positive"}
-
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
     ) -> jax.Array:
@@ -158,3 +149,54 @@ class InverseGaussian(Positive):
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
     ) -> np.ndarray:
         return rng.wald(bounded_exp(eta), np.broadcast_to(auxiliary["shape"], eta.shape))
+
+
+@final
+@dataclass(frozen=True)
+class Weibull(Positive):
+    """y has mean mu = exp(eta), shape k and scale s = mu / Gamma(1 + 1 / k).
+
+    With z = log(y / s), the log-likelihood of an event is log k + k z - e^(k z), and that of a time at which the event
+    had not happened yet (right censoring) is -e^(k z). Rows hold log y, and 1 for an event or 0 for a censored time.
+    """
+
+    name = "weibull"
+    takes_censoring = True
+
+    def log_likelihood(
+        self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
+    ) -> jax.Array:
+        shape = auxiliary["shape"]
+        after = 1 + 1 / shape
+        # log Gamma of it, by Stirling's formula and its remainder.
+        log_gamma = (
+            (after - 0.5) * jnp.log(after) - after + HALF_LOG_2_PI + stirling_remainder_by_steps(after)
+        )
+        power = shape * (response[..., 0] - eta + log_gamma)
+        return response[..., 1] * (jnp.log(shape) + power) - jnp.exp(power)
+
+    def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
+        return -response[..., 0] * response[..., 1]
+
+    def refuse(self, response: ResponseSummary) -> None:
+        super().refuse(response)
+        if response.censored == response.moments.count:
+            raise DataError(
+                f"Every time in {response.name!r} is censored, so no event tells how long it takes. The column of "
+                "censored= must be 1 (or true) where the event had not happened yet, and 0 where it had."
+            )
+
+    def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
+        # Time at risk per event, as for exponential times.
+        events = response.moments.count - response.censored
+        middle = response.log_rate + np.log(response.moments.count / events)
+        return {
+            "Intercept": Prior("normal", (rounded(float(middle)), 2.5)),
+            "shape": Prior("exponential", (1.0,)),
+        }
+
+    def simulate(
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+    ) -> np.ndarray:
+        shape = np.broadcast_to(auxiliary["shape"], eta.shape)
+        return bounded_exp(eta) / special.gamma(1 + 1 / shape) * rng.weibull(shape)

@@ -1,144 +1,24 @@
-"""Files of rows, local or at a URL: finding them, hashing them, and reading CSV and Parquet a piece at a time."""
+"""Readers of files of rows: CSV and Parquet, a piece at a time."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
-from pathlib import PurePosixPath
-from typing import Any, TypeVar, final
-from urllib.parse import unquote
+from typing import final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from shardmc.data.columns import refuse_repeated
-from shardmc.data.fingerprints import fingerprint_of
-from shardmc.data.folders import local_files
+from shardmc.data.locations import File, find_files, fingerprint_of, first_line
 from shardmc.data.quotes import UnclosedQuoteError, find_line_breaks
 from shardmc.data.table import TableReader, refuse_wide, spread_positions
 from shardmc.errors import DataError
 from shardmc.guards.untrusted import CountedStream
-
-T = TypeVar("T")
-
-_NULL = "__HIVE_DEFAULT_PARTITION__"
-
-
-@dataclass(frozen=True)
-class File:
-    """One file of a data set: its location, and the keys in its folder names (key=value)."""
-
-    filesystem: pafs.FileSystem
-    path: str
-    size: int
-    keys: dict[str, str | None]
-    stamp: str
-    """Its modification time and, for a local file, its inode."""
-
-    @property
-    def name(self) -> str:
-        return PurePosixPath(self.path).name
-
-    def open(self) -> pa.NativeFile:
-        return self.filesystem.open_input_file(self.path)
-
-
-def find_files(location: str | os.PathLike[str], suffixes: tuple[str, ...]) -> list[File]:
-    """The file at a location, or the files of a folder with one of these suffixes, sorted by name."""
-    filesystem, path = _open_location(os.fspath(location))
-    info = _readable(os.fspath(location), lambda: filesystem.get_file_info(path))
-    if info.type == pafs.FileType.NotFound:
-        raise DataError(f"There is no file or folder {os.fspath(location)!r}.")
-    if info.type == pafs.FileType.File:
-        return [File(filesystem, path, info.size or 0, {}, _stamp(filesystem, info))]
-    files = [
-        File(filesystem, entry.path, entry.size or 0, _keys(entry.path, path), _stamp(filesystem, entry))
-        for entry in _readable(os.fspath(location), lambda: _entries(filesystem, path, suffixes))
-    ]
-    if not files:
-        raise DataError(f"Folder {os.fspath(location)!r} holds no {' or '.join(suffixes)} files.")
-    return files
-
-
-def _entries(filesystem: pafs.FileSystem, folder: str, suffixes: tuple[str, ...]) -> list[pafs.FileInfo]:
-    """The files of a folder with one of these suffixes, sorted by name, without hidden ones."""
-
-    def wanted(path: str) -> bool:
-        return path.endswith(suffixes) and not _hidden(path, folder)
-
-    if isinstance(filesystem, pafs.LocalFileSystem):
-        found = filesystem.get_file_info([path for path in local_files(folder) if wanted(path)])
-        for entry in found:
-            if entry.type == pafs.FileType.NotFound:
-                raise DataError(
-                    f"{entry.path!r} is a link that points to nothing. Remove it, or restore its file."
-                )
-        return found
-    found = filesystem.get_file_info(pafs.FileSelector(folder, recursive=True))
-    files = [entry for entry in found if entry.type == pafs.FileType.File and wanted(entry.path)]
-    return sorted(files, key=lambda entry: entry.path)
-
-
-def _stamp(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> str:
-    inode = os.stat(info.path).st_ino if isinstance(filesystem, pafs.LocalFileSystem) else ""
-    return f"{info.mtime_ns} {inode}"
-
-
-def _readable(location: str, call: Callable[[], T]) -> T:
-    try:
-        return call()
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{location!r} cannot be read: {first_line(error)}.") from error
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, without its full stop."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def _open_location(location: str) -> tuple[pafs.FileSystem, str]:
-    if "://" not in location:
-        return pafs.LocalFileSystem(), os.path.abspath(os.path.expanduser(location))
-    try:
-        return pafs.FileSystem.from_uri(location)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        return _fsspec_location(location, error)
-
-
-def _fsspec_location(location: str, reason: Exception) -> tuple[pafs.FileSystem, str]:
-    try:
-        import fsspec
-    except ImportError as error:
-        raise DataError(
-            f"{location!r} cannot be opened by PyArrow ({first_line(reason)}); installing fsspec may help."
-        ) from error
-    try:
-        filesystem, path = fsspec.core.url_to_fs(location)
-    except (ImportError, ValueError, OSError) as error:
-        raise DataError(f"{location!r} cannot be opened: {first_line(error)}.") from error
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path
-
-
-def _parts(path: str, base: str) -> tuple[str, ...]:
-    inside: Any = PurePosixPath(path.replace("\\", "/"))
-    return inside.parts[len(PurePosixPath(base.replace("\\", "/")).parts) :]
-
-
-def _hidden(path: str, base: str) -> bool:
-    return any(part.startswith(("_", ".")) and "=" not in part for part in _parts(path, base))
-
-
-def _keys(path: str, base: str) -> dict[str, str | None]:
-    pairs = (part.split("=", 1) for part in _parts(path, base)[:-1] if "=" in part)
-    return {key: None if value == _NULL else unquote(value) for key, value in pairs}
-
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.zst")
 _BLOCK = 1 << 22  # bytes parsed at once

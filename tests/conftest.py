@@ -85,7 +85,7 @@ def _many_models() -> None:
     from shardmc.model.validate import _values
 
     for kept in (compiled_batch, precision._in_single, precision._in_double, terms._prior_gradients, _values):
-        kept._most *= 10
+        kept._most *= 4
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -32,7 +32,7 @@ os.environ.setdefault(
 import jax
 import jax.monitoring
 
-gc.set_threshold(20_000)  # with the usual 700, looking for garbage takes a twentieth of the time
+gc.set_threshold(200_000)  # with the usual 700, looking for garbage takes a tenth of the time
 
 
 @pytest.fixture(scope="session")
@@ -77,11 +77,22 @@ def compilations() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _many_models() -> None:
+    """Keep the programs of more models than a user alternates between: tests do, and share many of them."""
+    from shardmc.engine.local import compiled_batch
+    from shardmc.locate import precision, terms
+    from shardmc.model.validate import _values
+
+    for kept in (compiled_batch, precision._in_single, precision._in_double, terms._prior_gradients, _values):
+        kept._most *= 4
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _few_programs() -> Iterator[None]:
     """Forget compiled programs before the process has as many memory maps as Linux allows, 65,530, and crashes."""
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > 15_000:
+    if maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
         jax.clear_caches()
         gc.collect()

@@ -38,6 +38,7 @@ def first(model, sampler):
     return shardmc.fit(model, OLD, shards=4, draws=4_000, seed=2, sampler=sampler, keep=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old_data", [OLD, None], ids=["old rows there", "old rows gone"])
 def test_the_result_is_the_posterior_of_all_rows(model, sampler, first, old_data):
     """Exact draws and an exactly Gaussian posterior: the only error is Monte Carlo's (see linear.rejects)."""

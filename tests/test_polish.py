@@ -115,6 +115,7 @@ def test_a_good_combination_stays_good(model, rows, reference):
     assert (np.abs(sd - 1) < 0.1).all()
 
 
+@pytest.mark.slow
 def test_positive_parameters_and_lost_draws():
     """On the natural scale Algorithm 1 moves draws out of the support; those stay missing, the others are polished."""
     rng = np.random.default_rng(3)
@@ -140,6 +141,7 @@ def test_positive_parameters_and_lost_draws():
     np.testing.assert_allclose(np.log(inside), fitted.theta[~lost, 0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_with_as_few_draws_as_gradients_it_says_so(model, rows):
     fitted = shardmc.fit(model, rows, shards=4, draws=100, polish=True)
     assert fitted.polished.rounds == 0

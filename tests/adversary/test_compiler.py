@@ -30,6 +30,7 @@ def test_products_of_rows_with_a_matrix_are_right(count):
     np.testing.assert_allclose(length, np.arange(count, dtype=float) ** 2, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_choice_between_two_levels_is_sampled_right():
     """A multinomial logit as people write it: the chosen predictor less the log of a sum of exponentials."""
     rng = np.random.default_rng(1)

@@ -66,6 +66,7 @@ def sampling():
     child.communicate()
 
 
+@pytest.mark.slow
 def test_an_interruption_does_not_wait_for_a_compiled_program(sampling):
     sampling.send_signal(signal.SIGINT)
     shown, errors = sampling.communicate(timeout=20)  # the program itself would take minutes
@@ -103,6 +104,7 @@ print(first, second)
 """
 
 
+@pytest.mark.slow
 def test_a_fork_after_a_fit_is_refused_in_a_sentence():
     child = start(FORK)
     try:

@@ -203,7 +203,7 @@ def children():
 def posterior():
     y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000).astype(np.float32)
     model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
-    return shardmc.fit(model, y, shards=2, draws=200, check=False)
+    return shardmc.fit(model, y, shards=2, draws=200, check=False, precision="single")
 
 
 def test_a_report_does_not_follow_a_link_out_of_the_folder(posterior, tmp_path):

@@ -27,7 +27,9 @@ def good(tmp_path_factory):
     """A posterior, two files of draws and two files of sites, all of them honest."""
     folder = tmp_path_factory.mktemp("good")
     y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000).astype(np.float32)
-    shardmc.fit(mean_model(), y, shards=2, draws=200, check=False).save(folder / "posterior.nc")
+    shardmc.fit(mean_model(), y, shards=2, draws=200, check=False, precision="single").save(
+        folder / "posterior.nc"
+    )
     for number, part in enumerate(np.split(y, 2)):
         shardmc.sample_shard(
             mean_model(), part, share=0.5, draws=100, shard=number, path=folder / f"site-{number}.nc"
@@ -379,7 +381,7 @@ def hostile():
         "g": rng.choice(["a", HOSTILE], 400),
         "clinic": rng.choice([f"{HOSTILE}{k}" for k in range(10)], 400),
     }
-    return shardmc.glm("y ~ g + (1 | clinic)", table, draws=60, shards=1, check=False)
+    return shardmc.glm("y ~ g + (1 | clinic)", table, draws=60, shards=1, check=False, precision="single")
 
 
 def is_plain(text):

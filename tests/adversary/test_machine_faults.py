@@ -19,7 +19,7 @@ from shardmc.guards.limits import needed_memory
 def line():
     x = np.random.default_rng(0).normal(size=1_000)
     y = x + np.random.default_rng(1).normal(size=1_000)
-    return shardmc.glm("y ~ x", {"x": x, "y": y}, draws=50, shards=1, check=False)
+    return shardmc.glm("y ~ x", {"x": x, "y": y}, draws=50, shards=1, check=False, precision="single")
 
 
 def full(*arguments, **options):

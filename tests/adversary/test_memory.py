@@ -35,6 +35,7 @@ def new_model(power: int = 2) -> shardmc.Model:
     )
 
 
+@pytest.mark.slow
 def test_the_programs_of_old_models_are_forgotten(monkeypatch):
     from shardmc.model.validate import _values
 
@@ -54,6 +55,7 @@ def test_the_programs_of_old_models_are_forgotten(monkeypatch):
     assert counts[3] < counts[1] + 6, "every model leaves programs behind"
 
 
+@pytest.mark.slow
 def test_the_programs_of_other_shapes_are_forgotten(monkeypatch):
     monkeypatch.setattr(compiled_batch, "_most", 8)
     model, generator = new_model(), np.random.default_rng(0)

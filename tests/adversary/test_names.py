@@ -13,7 +13,7 @@ from shardmc.errors import DataError
 from shardmc.store.run import status
 
 ROWS = 400
-FEW = {"shards": 2, "draws": 40, "check": False, "sampler": "independence"}
+FEW = {"shards": 2, "draws": 40, "check": False, "sampler": "independence", "precision": "single"}
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,7 @@ def test_columns_called_like_those_of_shardmc(table, name, options):
     assert named.draws["b"].mean() == pytest.approx(2.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_predictor_called_intercept(table):
     rows = {"Intercept": table["x"], "y": table["y"]}
     posterior = shardmc.glm("y ~ Intercept", rows, **FEW)
@@ -67,6 +68,7 @@ def test_names_that_a_file_would_make_alike(table, tmp_path):
         np.testing.assert_array_equal(again.draws[name], posterior.draws[name])
 
 
+@pytest.mark.slow
 def test_names_of_dimensions_and_control_characters(table, tmp_path):
     names = ["chain", "draw", "v\x0bt", "e\x1b[2Jsc", "n\x00ul"]
     model = shardmc.Model(
@@ -81,6 +83,7 @@ def test_names_of_dimensions_and_control_characters(table, tmp_path):
     assert not {"\x0b", "\x1b", "\x00"} & set(page)
 
 
+@pytest.mark.slow
 def test_levels_with_control_characters(table, tmp_path):
     levels = np.array(["a\x1b[2J", "b\x00", "c\x0b"], dtype=object)[np.arange(ROWS) % 3]
     posterior = shardmc.glm("y ~ g", {**table, "g": levels}, run_dir=tmp_path / "run", **FEW)

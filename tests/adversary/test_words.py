@@ -17,7 +17,7 @@ from shardmc.errors import DataError, ModelError, OptionError, RunError
 from shardmc.store.files import load_tree, save_tree
 
 ROWS = 200
-FEW = {"shards": 2, "draws": 40, "check": False, "sampler": "independence"}
+FEW = {"shards": 2, "draws": 40, "check": False, "sampler": "independence", "precision": "single"}
 MODEL = shardmc.Model(
     lambda params, rows: -0.5 * (rows["y"] - params["b"] * rows["x"]) ** 2,
     lambda params: -0.5 * jnp.square(params["b"]),
@@ -51,6 +51,7 @@ def test_a_column_that_is_also_in_the_names_of_folders(tmp_path):
         as_source(tmp_path, columns=["year"]).sample(1, 0)
 
 
+@pytest.mark.slow
 def test_a_column_called_like_what_a_formula_computes(table):
     named = {**table, "design (computed)": table["x"]}
     posterior = shardmc.glm("y ~ `design (computed)`", named, **FEW)

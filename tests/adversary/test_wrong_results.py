@@ -33,7 +33,7 @@ MODEL = shardmc.Model(
     lambda params: -0.5 * jnp.square(params["b"]),
     {"b": ()},
 )
-FEW = {"shards": 2, "draws": 40, "check": False, "sampler": "independence"}
+FEW = {"shards": 2, "draws": 40, "check": False, "sampler": "independence", "precision": "single"}
 
 
 @pytest.fixture(scope="module")
@@ -308,6 +308,7 @@ def test_a_flipped_bit_in_a_file_of_a_site_is_refused(table, tmp_path):
 # Rows with weights.
 
 
+@pytest.mark.slow
 def test_appending_to_a_weighted_posterior_needs_the_old_weights(table):
     old = {name: table[name][:400] for name in ("x", "y")}
     new = {name: table[name][400:] for name in ("x", "y")}

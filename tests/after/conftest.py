@@ -8,7 +8,7 @@ import pytest
 
 import shardmc
 
-OPTIONS = {"shards": 4, "draws": 400, "check": False}
+OPTIONS = {"shards": 4, "draws": 400, "check": False, "precision": "single"}
 
 
 @pytest.fixture(scope="session")

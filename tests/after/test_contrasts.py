@@ -130,9 +130,12 @@ def test_rows_with_missing_values_are_left_out(policies, logistic):
     pd.testing.assert_frame_equal(found, logistic.marginal_effects("age", data=policies.iloc[5:]))
 
 
+@pytest.mark.slow
 def test_splines_and_levels_of_the_response(policies):
     rows = policies.assign(grade=pd.qcut(policies["age"] + 20 * policies["sold"], 3, labels=False))
-    posterior = shardmc.glm("grade ~ bs(age, df=3)", rows, "ordinal", shards=2, draws=200, check=False)
+    posterior = shardmc.glm(
+        "grade ~ bs(age, df=3)", rows, "ordinal", shards=2, draws=200, check=False, precision="single"
+    )
     table = posterior.marginal_effects("age", data=rows)
     assert table.index.names == ["effect", "level"]
     assert abs(table["mean"].sum()) < 1e-9  # probabilities sum to one
@@ -168,7 +171,7 @@ def test_what_cannot_be_compared(policies, poisson, logistic):
         with pytest.raises(OptionError, match=words):
             call()
     model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
-    plain = shardmc.fit(model, np.arange(9.0), shards=1, draws=50, check=False)
+    plain = shardmc.fit(model, np.arange(9.0), shards=1, draws=50, check=False, precision="single")
     with pytest.raises(RunError, match="a model without a formula"):
         plain.marginal_effects("age", data=policies)
 
@@ -190,7 +193,7 @@ def grouped():
     g = np.repeat(np.arange(20), 15)
     rows = pd.DataFrame({"g": [f"g{k}" for k in g], "x": rng.normal(size=300)})
     rows["y"] = rng.normal(size=20)[g] + 2 * rows["x"] + rng.normal(size=300)
-    return rows, shardmc.glm("y ~ x + (1 | g)", rows, shards=1, draws=300, check=False)
+    return rows, shardmc.glm("y ~ x + (1 | g)", rows, shards=1, draws=300, check=False, precision="single")
 
 
 def test_group_terms(grouped):

@@ -17,7 +17,7 @@ import shardmc
 from shardmc.errors import DataError, ModelError, OptionError
 from shardmc.posterior.elpd import Loo
 
-OPTIONS = {"shards": 4, "draws": 400, "check": False}
+OPTIONS = {"shards": 4, "draws": 400, "check": False, "precision": "single"}
 
 
 def exact_loo(posterior, log_likelihood):
@@ -54,6 +54,7 @@ def test_all_rows_of_a_formula_are_arviz(policies, poisson):
     assert str(again) == str(exact)
 
 
+@pytest.mark.slow
 def test_a_gaussian_response_has_its_own_units(policies):
     """The fit shifts and scales the response; its density does not."""
     rows = policies.assign(cost=1e5 + 300 * policies["age"] + 50 * policies["months"] ** 2)
@@ -92,6 +93,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "numpyro", pytest.param("pymc", marks=pytest.mark.slow)])
 def test_models_without_a_formula_are_arviz(kind):
     rows = {"y": np.random.default_rng(1).normal(3.0, 2.0, size=300)}
@@ -209,6 +211,7 @@ def shops(policies):
     )
 
 
+@pytest.mark.slow
 def test_groups_of_a_normal_response_are_left_out_exactly(shops):
     """Given the parameters, the rows of a group are jointly normal."""
     posterior = shardmc.glm("spent ~ age + (1 | shop)", shops, **OPTIONS)

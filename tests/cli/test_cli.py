@@ -87,6 +87,7 @@ def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, command, arguments,
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_combine_and_compare_read_csv_and_write_netcdf(tmp_path, command):
     rng = np.random.default_rng(0)
     for shard in range(3):

@@ -13,7 +13,6 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 CASES = (
-    "contract/test_samplers.py::test_same_seed_same_draws_for_any_batch_size_and_any_order[independence]",
     "contract/test_samplers.py::test_same_seed_same_draws_for_any_batch_size_and_any_order[nuts]",
     "test_fit.py::test_same_seed_same_draws_twice_and_for_any_batch_size",
     "model/test_both_precisions.py::test_derivatives_of_the_smaller_of_two_numbers_survive_compilation",

@@ -1,4 +1,4 @@
-"""A cluster of two worker processes on this machine, shared by the tests of a module. Idle, it still takes time."""
+"""A cluster of two worker processes on this machine, shared by the tests of this folder. Idle, it still takes time."""
 
 import os
 import time
@@ -6,7 +6,7 @@ import time
 import pytest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def client():
     distributed = pytest.importorskip("distributed")
     import dask

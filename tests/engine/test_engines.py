@@ -65,6 +65,18 @@ def engine(request):
     return Dask(client) if request.param == "dask" else Dask(client, batch=3)
 
 
+def test_a_program_is_traced_once(blocks):
+    """Tracing is a large part of the time before a first result."""
+    traced = []
+
+    def program(rows, weights, shard, shared):
+        traced.append(shard)
+        return jnp.sum(weights)
+
+    assert len(list(Local(batch=2, workers=1).map(program, blocks, None, None))) == len(SIZES)
+    assert len(traced) == 1
+
+
 @pytest.mark.parametrize("shards", [None, [1, 3, 4], [6], []])
 def test_every_shard_once_with_its_own_result(engine, blocks, shards):
     count = len(SIZES)

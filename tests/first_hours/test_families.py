@@ -9,7 +9,7 @@ import shardmc
 from shardmc.cli.app import app
 from shardmc.errors import DataError, ModelError, OptionError
 
-OPTIONS = {"shards": 2, "draws": 400, "check": False}
+OPTIONS = {"shards": 2, "draws": 400, "check": False, "precision": "single"}
 WAYS = np.array(["bus", "car", "foot"])
 
 
@@ -46,6 +46,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ASKED)
 def test_a_family_finds_what_made_the_rows_and_predicts(people, family):
     """Within 5.5 posterior sds: a false alarm for one of 20 parameters has probability below 1e-6."""
@@ -122,6 +123,7 @@ def test_categorical_after_the_fit(people, ways):
     assert ways.loo(people, draws=200).elpd > np.log(shares[people["way"]]).sum()
 
 
+@pytest.mark.slow
 def test_multinomial_counts(people, tmp_path):
     posterior = shardmc.glm("c(bus, car, foot) ~ age + region", people, "multinomial", **OPTIONS)
     truth = {"Intercept[car]": 0.4, "Intercept[foot]": -0.4, "age[car]": 0.5, "age[foot]": -0.5}
@@ -147,6 +149,7 @@ def test_multinomial_counts(people, tmp_path):
     pd.testing.assert_frame_equal(again.predict(new, kind="mean"), posterior.predict(new, kind="mean"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_ordered", [True, False])
 def test_the_order_of_a_category_says_which_level_is_the_reference(people, is_ordered):
     way = pd.Categorical(people["way"], categories=["foot", "bus", "car", "boat"], ordered=is_ordered)
@@ -211,7 +214,9 @@ def test_priors_of_the_intercepts_of_all_levels_or_of_one(people, given, car, fo
 def test_a_level_that_a_category_never_has_is_said(people):
     """No one in the south takes the bus: its coefficients are what the prior makes them."""
     some = people[~((people["region"] == "south") & (people["way"] == "bus"))]
-    posterior = shardmc.glm("way ~ region", some, "categorical", shards=1, draws=100, check=False)
+    posterior = shardmc.glm(
+        "way ~ region", some, "categorical", shards=1, draws=100, check=False, precision="single"
+    )
     found = [finding for finding in posterior.findings if finding.check == "separation"]
     assert found[0].values["columns"] == ["region[T.south]"]
 
@@ -340,6 +345,7 @@ def test_the_command_line_takes_them_too(people, tmp_path):
     assert stats.norm.sf(abs(found.mean() - 1.5) / found.std()) > 1e-7
 
 
+@pytest.mark.slow
 def test_separation_is_said_beside_collinear_columns(people):
     """The parts of the rows that separation looks at know which columns were left out."""
     some = people[~((people["region"] == "south") & (people["way"] == "bus"))].assign(

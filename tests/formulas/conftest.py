@@ -53,12 +53,16 @@ def _reference(design, data, draws, seed):
         eta = eta if offset is None else eta + offset
         numpyro.sample("y", _likelihood(design.family, eta, own), obs=y)
 
-    # Priors of intercepts lie about the data. From elsewhere the warm-up would take most of the time.
-    kernel = NUTS(model, init_strategy=init_to_median())
-    mcmc = MCMC(kernel, num_warmup=300, num_samples=draws, progress_bar=False)
+    @jax.jit  # one program: by itself, MCMC compiles dozens of small ones
+    def sampled(*rows):
+        # Priors of intercepts lie about the data. From elsewhere the warm-up would take most of the time.
+        kernel = NUTS(model, init_strategy=init_to_median())
+        mcmc = MCMC(kernel, num_warmup=200, num_samples=draws, progress_bar=False)
+        mcmc.run(jax.random.key(seed), *rows)
+        return mcmc.get_samples()
+
     # As arguments: constants of this size would be folded when the sampler is compiled.
-    mcmc.run(jax.random.key(seed), (x - middle) / sd, y, offset)
-    found = {name: np.asarray(v, np.float64) for name, v in mcmc.get_samples().items()}
+    found = {name: np.asarray(v, np.float64) for name, v in sampled((x - middle) / sd, y, offset).items()}
     result = {name: found[name] / s for name, s in zip(design.names, sd, strict=True)}
     result["Intercept"] = found["center"] - sum(
         result[name] * m for name, m in zip(design.names, middle, strict=True)

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from shardmc.errors import DataError, OptionError
 from shardmc.formulas.families import (
-    FAMILIES,
     Bernoulli,
     Beta,
     Binomial,
@@ -16,28 +14,21 @@ from shardmc.formulas.families import (
     Gaussian,
     InverseGaussian,
     Lognormal,
-    Multinomial,
     NegativeBinomial,
     Ordinal,
     Poisson,
-    ResponseSummary,
     StudentT,
     Weibull,
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
-    family_from_dict,
-    named_family,
-)
-from shardmc.formulas.families.special import (
-    log_gamma_half_step,
-    softplus,
-    stirling_remainder,
-    stirling_remainder_by_steps,
-    stirling_slope_by_steps,
 )
 
 CUTPOINTS = np.array([-1.0, 0.3, 2.0])
+
+
 COUNTS = np.array([0, 1, 2, 7, 40, 300, 5_000, 200_000.0])
+
+
 TRIALS = np.array([1, 1, 3, 9, 50, 900, 10_000, 300_000.0])
 
 
@@ -80,10 +71,20 @@ def ordinal(y: np.ndarray, eta: np.ndarray) -> np.ndarray:
 
 
 REALS = np.array([-3.0, -0.1, 0.0, 0.4, 1.0, 2.5, 30.0])
+
+
 BINARY = np.array([0.0, 1.0, 1.0, 0.0])
+
+
 LEVELS = np.array([0.0, 1, 2, 3, 1])
+
+
 AMOUNTS = np.array([1e-3, 0.2, 1.0, 8.0, 3e5])
+
+
 SHARES = np.array([1e-5, 0.03, 0.3, 0.5, 0.9, 0.9999])
+
+
 CASES = {
     "gaussian": (
         Gaussian(),
@@ -372,54 +373,6 @@ def test_gradients_and_curvatures_are_finite(case):
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(derivatives(parameters)))
 
 
-def test_large_counts_of_levels_keep_their_digits():
-    """Changes of the log-likelihood between points a posterior sd apart; without the row's own shares they are lost."""
-    family = Multinomial(("a", "b", "c"))
-    counts = np.array([[3e6, 5e6, 2e6], [0.0, 40.0, 900.0]])
-    at = np.log(counts[:, 1:] + 0.5) - np.log(counts[:, :1] + 0.5)
-    eta = (at + 5e-4 * np.array([0.0, 1.0, -2.0])[:, None, None]).astype(np.float32)
-
-    def exact(eta):
-        every = np.concatenate([np.zeros((2, 1)), eta.astype(float)], axis=1)
-        return stats.multinomial.logpmf(counts, counts.sum(axis=1), special.softmax(every, axis=1))
-
-    found = np.array(
-        [family.log_likelihood(jnp.asarray(e), jnp.asarray(counts, jnp.float32), {}, None) for e in eta]
-    )
-    wanted = np.array([exact(e) for e in eta])
-    np.testing.assert_allclose(found + family.log_base(counts, None), wanted, rtol=1e-4, atol=0.02)
-
-
-def test_special_functions_are_scipys():
-    z = np.concatenate([np.geomspace(1e-3, 1e6, 200), [3.999, 4.0, 4.001]]).astype(np.float32).astype(float)
-    at = jnp.asarray(z, jnp.float32)
-    exact = special.gammaln(z) - (z - 0.5) * np.log(z) + z - 0.5 * np.log(2 * np.pi)
-    slope = special.digamma(z) - np.log(z) + 0.5 / z
-    half = special.gammaln(z + 0.5) - special.gammaln(z) - 0.5 * np.log(z)
-    # At large z the references themselves cancel: the first term of the series is exact there.
-    large = z > 1e3
-    exact = np.where(large, 1 / (12 * z), exact)
-    slope = np.where(large, -1 / (12 * z**2), slope)
-    half = np.where(large, -1 / (8 * z), half)
-    np.testing.assert_allclose(stirling_remainder(at), exact, rtol=1e-6, atol=4e-7)
-    np.testing.assert_allclose(stirling_remainder_by_steps(at), exact, rtol=1e-6, atol=6e-7)
-    np.testing.assert_allclose(stirling_slope_by_steps(at), slope, rtol=1e-5, atol=4e-7)
-    np.testing.assert_allclose(log_gamma_half_step(at), half, rtol=1e-6, atol=3e-7)
-    x = np.linspace(-60, 60, 201).astype(np.float32)
-    np.testing.assert_allclose(softplus(jnp.asarray(x)), np.logaddexp(0, x.astype(float)), rtol=4e-7)
-
-
-@pytest.mark.parametrize("function", [softplus, lambda x: -Bernoulli().log_likelihood(x, 0.0, {}, None)])
-def test_softplus_has_its_derivatives_at_zero(function):
-    """Where its parts have kinks: a table starts there if all coefficients are zero."""
-    slope = jax.grad(function)
-    slope, bend = jax.jit(slope), jax.jit(jax.grad(slope))
-    for point in (0.0, -0.0, 1e-3, 5.0, -90.0):
-        p = special.expit(point)
-        assert slope(point) == pytest.approx(p, rel=1e-5)
-        assert bend(point) == pytest.approx(p * (1 - p), rel=1e-5)
-
-
 def test_negative_binomial_slopes_are_those_of_its_values():
     """The derivatives are written out by hand: they are compared with those of the reference in float64."""
     y, shape = COUNTS[:6], 1.3
@@ -463,69 +416,3 @@ def test_simulated_responses_have_the_expected_mean(case):
     # rare outcomes is itself uncertain, which the floor of 20 expected outcomes keeps in check.
     enough = (mean.mean(axis=0) * draws > 20) | (np.abs(error) < 1)
     assert (np.abs(error)[enough] < 6.5).all()
-
-
-def test_families_by_name():
-    assert named_family("Negative-Binomial") == NegativeBinomial()
-    assert named_family("negbinomial") == NegativeBinomial()
-    assert named_family("normal") == named_family("gaussian")
-    assert named_family("bernoulli(link=probit)") == Bernoulli("probit")
-    assert named_family("bernoulli(link=cloglog)") == Bernoulli("cloglog")
-    assert named_family(StudentT(df=3.0)) == StudentT(df=3.0)
-    for name in FAMILIES:
-        family = named_family(name)
-        assert family_from_dict(family.to_dict()) == family
-    with pytest.raises(OptionError, match=r"Unknown family 'poison'\. Did you mean 'poisson'"):
-        named_family("poison")
-    with pytest.raises(OptionError, match="link"):
-        named_family("bernoulli(link=cauchit)")
-    with pytest.raises(OptionError, match="no options"):
-        named_family("poisson(df=3)")
-
-
-def seen(values, trials=None):
-    found = ResponseSummary("y")
-    for part in np.array_split(np.asarray(values, float), 3):
-        found.add(part, None if trials is None else np.full(len(part), float(trials)), None)
-    return found
-
-
-def test_responses_that_cannot_be_are_refused():
-    with pytest.raises(DataError, match=r"must be 0 or 1, but it has 3 different values \(0, 1, 2\)"):
-        Bernoulli().refuse(seen([0, 1, 2, 1, 0]))
-    with pytest.raises(DataError, match=r"2 of 4 values are not whole numbers, such as 1.5"):
-        Poisson().refuse(seen([0, 1.5, 2.5, 3]))
-    with pytest.raises(DataError, match="1 of 4 values are negative"):
-        NegativeBinomial().refuse(seen([0, 1, -2, 3]))
-    with pytest.raises(DataError, match="2 of 4 values are zero or negative"):
-        Gamma().refuse(seen([0, 1, -2, 3]))
-    with pytest.raises(DataError, match="is 2 in every row"):
-        Gaussian().refuse(seen([2, 2, 2, 2]))
-    with pytest.raises(DataError, match="exceeds the number of trials in 1 rows"):
-        Binomial().refuse(seen([0, 1, 2, 6], trials=5))
-    with pytest.raises(DataError, match="'lognormal' must be positive, but 1 of 4 values"):
-        Lognormal().refuse(seen([0, 1, 2, 3]))
-    with pytest.raises(DataError, match="'inverse_gaussian' must be positive, but 1 of 4 values"):
-        InverseGaussian().refuse(seen([-1, 1, 2, 3]))
-    with pytest.raises(
-        DataError, match=r"without the ends, but its values go from 0 to 0.5; drop rows with 0"
-    ):
-        Beta().refuse(seen([0, 0.1, 0.2, 0.5]))
-    with pytest.raises(DataError, match="from 3 to 50; divide percentages by 100"):
-        Beta().refuse(seen([3, 10, 20, 50]))
-    with pytest.raises(
-        DataError, match=r"must be counts, but 1 of 4 values are not whole numbers, such as 0.5"
-    ):
-        ZeroInflatedPoisson().refuse(seen([0, 0.5, 2, 3]))
-    with pytest.raises(DataError, match=r"0 in no row.*take family 'negative_binomial'"):
-        ZeroInflatedNegativeBinomial().refuse(seen([1, 2, 2, 3]))
-    with pytest.raises(DataError, match="2 levels; it needs three or more"):
-        Ordinal((0, 1)).refuse(seen([0, 1, 0, 1]))
-
-
-def test_moments_in_pieces_are_those_of_the_whole():
-    values = np.random.default_rng(0).normal(5, 2, size=1000)
-    found = seen(values)
-    assert found.mean == pytest.approx(values.mean())
-    assert found.sd == pytest.approx(values.std(ddof=1))
-    assert (found.moments.low, found.moments.high) == (values.min(), values.max())

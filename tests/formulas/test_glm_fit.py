@@ -17,7 +17,7 @@ Z = stats.norm.isf(1.25e-8)
 @pytest.fixture(scope="module")
 def policies():
     rng = np.random.default_rng(1)
-    n = 4_000
+    n = 2_000
     table = pd.DataFrame(
         {
             "age": rng.uniform(18, 80, size=n),
@@ -35,7 +35,7 @@ def policies():
 
 @pytest.fixture(scope="module")
 def poisson(policies):
-    return glm("claims ~ age + region", policies, "poisson", exposure="months", shards=4, draws=8_000, seed=3)
+    return glm("claims ~ age + region", policies, "poisson", exposure="months", shards=4, draws=4_000, seed=3)
 
 
 def sampling_error(posterior, reference):
@@ -61,7 +61,7 @@ def is_close(posterior, reference):
 
 @pytest.mark.slow
 def test_poisson_with_exposure_is_nuts_on_all_rows(policies, poisson, full_data_nuts):
-    reference = full_data_nuts(design_of(poisson), policies, 1_500, 5)
+    reference = full_data_nuts(design_of(poisson), policies, 700, 5)
     assert list(poisson.draws) == ["Intercept", "age", "region[T.south]", "region[T.west]"]
     assert is_close(poisson, reference)
     # Negative control: half of the rows are another posterior, and the same test says so.
@@ -72,7 +72,7 @@ def test_poisson_with_exposure_is_nuts_on_all_rows(policies, poisson, full_data_
         exposure="months",
         weights=np.arange(len(policies)) % 2,
         shards=4,
-        draws=8_000,
+        draws=4_000,
         check=False,
     )
     assert not is_close(half, reference)
@@ -81,14 +81,15 @@ def test_poisson_with_exposure_is_nuts_on_all_rows(policies, poisson, full_data_
 @pytest.mark.slow
 def test_gaussian_far_from_zero_is_nuts_on_all_rows(policies, full_data_nuts):
     """Response and year are so far from zero that float32 would lose them, were they not shifted."""
-    posterior = glm("cost ~ age + region + year", policies, shards=4, draws=8_000, check=False)
-    reference = full_data_nuts(design_of(posterior), policies, 1_500, 6)
+    some = policies.iloc[:1_000]
+    posterior = glm("cost ~ age + region + year", some, shards=2, draws=4_000, check=False)
+    reference = full_data_nuts(design_of(posterior), some, 700, 6)
     assert {"Intercept", "Intercept_centered", "sigma"} <= set(posterior.draws)
     # NumPyro's intercept is a difference of large numbers in float32: it is compared at the columns' means.
     for draws in (posterior.draws, reference):
         columns = {"age": "age", "year": "year"}
-        means = {name: policies[column].mean() for name, column in columns.items()}
-        means |= {f"region[T.{level}]": (policies["region"] == level).mean() for level in ("south", "west")}
+        means = {name: some[column].mean() for name, column in columns.items()}
+        means |= {f"region[T.{level}]": (some["region"] == level).mean() for level in ("south", "west")}
         at_means = draws["Intercept"] + sum(draws[name] * mean for name, mean in means.items())
         if draws is reference:
             reference["Intercept"] = at_means
@@ -100,9 +101,9 @@ def test_gaussian_far_from_zero_is_nuts_on_all_rows(policies, full_data_nuts):
 
 @pytest.mark.slow
 def test_negative_binomial_is_nuts_on_all_rows(policies, full_data_nuts):
-    some = policies.iloc[:2_000]
-    posterior = glm("storm ~ age + region", some, "negative_binomial", shards=2, draws=8_000, check=False)
-    assert is_close(posterior, full_data_nuts(design_of(posterior), some, 1_500, 7))
+    some = policies.iloc[:1_000]
+    posterior = glm("storm ~ age + region", some, "negative_binomial", shards=2, draws=4_000, check=False)
+    assert is_close(posterior, full_data_nuts(design_of(posterior), some, 700, 7))
 
 
 def test_the_posterior_says_what_was_fitted(poisson):
@@ -166,7 +167,7 @@ def test_a_saved_posterior_predicts_as_before(policies, poisson, tmp_path):
     )
     assert count.rows == len(policies) == told[-1]
     assert count.incomplete == 0
-    assert len(told) > 2  # in pieces
+    assert len(told) > 1  # in pieces
     written = pd.read_parquet(tmp_path / "out.parquet")
     pd.testing.assert_frame_equal(
         written, predict(poisson, policies, draws=4_200), check_exact=False, rtol=1e-9

@@ -6,7 +6,7 @@ import pytest
 import shardmc
 from shardmc.formulas.variables import labels_in
 
-FEW = {"shards": 1, "draws": 50, "check": False}
+FEW = {"shards": 1, "draws": 50, "check": False, "precision": "single"}
 ROWS = 400
 
 

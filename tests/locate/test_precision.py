@@ -120,6 +120,7 @@ def test_a_likelihood_that_overflows_in_single_precision_is_computed_in_double()
     assert "not finite" in noise.sentence
 
 
+@pytest.mark.slow
 class TestFit:
     def test_chooses_double_where_it_matters_and_says_why(self, auto):
         assert auto.plan.precision == "double"
@@ -201,6 +202,7 @@ def test_a_choice_survives_a_run_folder(noise):
     assert noise.matters == (noise != Noise(0.001, 0.001))
 
 
+@pytest.mark.slow
 def test_appended_rows_are_measured_with_the_old_ones(weibull, auto):
     model, y = weibull
     both = shardmc.append(auto, model, y[:500], weights=FIT["weights"][:500], shards=1)

@@ -201,6 +201,7 @@ def linear() -> pd.DataFrame:
     return pd.DataFrame({"g": g, "x": x, "y": y})
 
 
+@pytest.mark.slow
 def test_a_normal_response_with_correlated_slopes_has_the_exact_likelihood() -> None:
     """The log-likelihood of groups against the multivariate normal density."""
     from scipy.stats import multivariate_normal

@@ -146,6 +146,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_the_command_line_predicts_known_and_new_groups(folder: Path) -> None:
     new = pd.DataFrame({"x": [0.0, 0.0], "g": ["g0", "new"]})
     new.to_parquet(folder / "new.parquet")
@@ -162,6 +163,7 @@ def test_the_command_line_predicts_known_and_new_groups(folder: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_group_term_is_exit_code_2(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "shardmc", "fit", "rows.parquet", "c ~ x + (1 | no_column)", "--out", "other"],
@@ -175,6 +177,7 @@ def test_a_mistake_in_a_group_term_is_exit_code_2(folder: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_the_same_draws(folder: Path) -> None:
     class Interruption(Exception):
         pass
@@ -192,6 +195,7 @@ def test_an_interrupted_run_goes_on_with_the_same_draws(folder: Path) -> None:
     assert loaded.effects("g").equals(resumed.effects("g"))
 
 
+@pytest.mark.slow
 def test_rows_cannot_be_appended_to_a_mixed_model(folder: Path) -> None:
     model = shardmc.Model(lambda params, rows: -(params["mu"] ** 2) * rows["x"], None, {"mu": ()})
     with pytest.raises(OptionError, match="Fit all rows again"):
@@ -210,6 +214,7 @@ def test_dask_gives_the_same_draws(folder: Path) -> None:
     assert all((found.draws[name] == values).all() for name, values in loaded.draws.items())
 
 
+@pytest.mark.slow
 def test_effects_are_drawn_in_their_order(folder: Path) -> None:
     posterior = shardmc.load(folder / "run")
     (axes,) = posterior.plot_effects("g").axes

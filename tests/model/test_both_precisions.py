@@ -68,9 +68,10 @@ def of_pymc():
     return shardmc.from_pymc(model, rows=["x", "y"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
-    [plain, *(pytest.param(make, marks=pytest.mark.slow) for make in (an_object, of_numpyro, of_pymc))],
+    [plain, an_object, of_numpyro, of_pymc],
 )
 def test_a_model_that_holds_arrays_is_fitted_in_both_precisions(make):
     model, options = make(), {"shards": 3, "draws": 300, "seed": 4}

@@ -136,10 +136,11 @@ def test_what_cannot_be_told_apart_is_refused(formula, columns, message):
         names_of(formula, **columns)
 
 
+@pytest.mark.slow
 def test_priors_of_a_column_and_of_the_parameter_of_its_name():
     rows = table("sigma")
     priors = {"`sigma`": "normal(0, 3)", "sigma": "exponential(2)"}
-    posterior = glm("y ~ sigma + z", rows, priors=priors, shards=2, draws=60, check=False)
+    posterior = glm("y ~ sigma + z", rows, priors=priors, shards=2, draws=60, check=False, precision="single")
     assert posterior.regression.priors["`sigma`"] == "normal(0, 3)"
     assert posterior.regression.priors["sigma"] == "exponential(2)"
     with pytest.raises(OptionError, match="Unknown parameter in priors 'a'"):

@@ -31,7 +31,9 @@ def fitted(hostile_parameters):
             theta = jnp.concatenate([jnp.ravel(p[name]) for name in names])
             return -0.5 * jnp.sum((rows - theta) ** 2, axis=1)
 
-        return shardmc.fit(shardmc.Model(log_likelihood, None, shapes), rows, shards=2, draws=100)
+        return shardmc.fit(
+            shardmc.Model(log_likelihood, None, shapes), rows, shards=2, draws=100, precision="single"
+        )
 
     return fit(hostile_parameters), fit([f"p{k}" for k in range(len(hostile_parameters))])
 
@@ -167,7 +169,9 @@ def test_a_numpyro_model_with_hostile_names(tmp_path):
             mean = numpyro.sample(first, dist.Normal(0, 5)) + 2 * numpyro.sample(second, dist.Normal(0, 1))
             numpyro.sample("y", dist.Normal(mean, 1), obs=y)
 
-        return shardmc.fit(shardmc.from_numpyro(model), {"y": y}, shards=2, draws=60, check=False)
+        return shardmc.fit(
+            shardmc.from_numpyro(model), {"y": y}, shards=2, draws=60, check=False, precision="single"
+        )
 
     posterior, innocent = fit("chain", "a/\x1b"), fit("p", "q")
     again = shardmc.load(posterior.save(tmp_path / "posterior.nc"))
@@ -194,7 +198,12 @@ def test_a_pymc_model_with_hostile_names(tmp_path):
             data = pm.Data(column, values)
             pm.Normal(observed, pm.Normal(name, 0, 5), 1, observed=data)
         return shardmc.fit(
-            shardmc.from_pymc(model, rows=[column]), {column: values}, shards=2, draws=60, check=False
+            shardmc.from_pymc(model, rows=[column]),
+            {column: values},
+            shards=2,
+            draws=60,
+            check=False,
+            precision="single",
         )
 
     # PyMC itself calls variables "..._observed" where observations are missing; here none are.

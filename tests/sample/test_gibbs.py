@@ -89,6 +89,7 @@ def test_a_label_shared_by_all_copies_is_rejected(mixture_rows):
     assert min(p_values(draws, *exact_moments(rows, weights))) < ALARM
 
 
+@pytest.mark.slow
 def test_weights_do_what_repeated_rows_do(mixture_rows):
     rows, weights = mixture_rows
     repeated = jnp.repeat(rows, np.asarray(weights, int), axis=0)

@@ -64,6 +64,7 @@ def test_the_sample_of_all_shards_has_no_noise(located):
     assert np.abs(found.noise).max() == 0
 
 
+@pytest.mark.slow
 def test_a_fit_certified_by_a_quarter_of_its_rows(rows):
     options = Certify(rows=0.25)
     posterior = shardmc.fit(MODEL, rows, shards=SHARDS, draws=4_000, certify=options)

@@ -18,8 +18,8 @@ import shardmc
 
 COMPARISONS = 40
 Z = stats.norm.isf(1e-6 / (2 * COMPARISONS))
-ROWS = 1_000
-HALF = {"shards": 4, "draws": 8_000, "check": False, "weights": np.arange(ROWS) % 2}
+ROWS = 600
+HALF = {"shards": 4, "draws": 4_000, "check": False, "precision": "single", "weights": np.arange(ROWS) % 2}
 """Options of the control. Weights of 0 and 1 leave out half of the rows, and the programs are those of all rows."""
 
 
@@ -81,11 +81,15 @@ def is_close(ours, theirs):
 
 @pytest.mark.slow
 def test_the_same_numpyro_function_under_mcmc_and_under_fit(rows):
-    mcmc = MCMC(NUTS(joint), num_warmup=300, num_samples=1_500, progress_bar=False)
-    mcmc.run(jax.random.key(5), **rows, num_groups=3)
-    theirs = mcmc.get_samples()
+    @jax.jit  # one program: by itself, MCMC compiles hundreds of small ones
+    def sampled(rows):
+        mcmc = MCMC(NUTS(joint), num_warmup=200, num_samples=600, progress_bar=False)
+        mcmc.run(jax.random.key(5), **rows, num_groups=3)
+        return mcmc.get_samples()
+
+    theirs = sampled(rows)
     model = shardmc.from_numpyro(joint, num_groups=3)
-    ours = shardmc.fit(model, rows, shards=4, draws=8_000, seed=3, check=False)
+    ours = shardmc.fit(model, rows, shards=4, draws=4_000, seed=3, check=False, precision="single")
     assert set(ours.draws) == set(theirs) == {"beta", "level", "sigma", "slope", "share", "contrast"}
     assert is_close(ours.draws, theirs)
     assert not is_close(shardmc.fit(model, rows, **HALF).draws, theirs)
@@ -102,10 +106,10 @@ def test_the_same_pymc_model_under_sample_and_under_fit(rows):
         pm.Deterministic("contrast", level[1] - level[0])
         pm.StudentT("response", nu=5, mu=x @ beta + level[group], sigma=sigma, observed=y)
         sampled = pm.sample(
-            1_500, tune=300, chains=1, random_seed=5, progressbar=False, compute_convergence_checks=False
+            1_000, tune=300, chains=1, random_seed=5, progressbar=False, compute_convergence_checks=False
         )
     theirs = {name: sampled.posterior[name].values[0] for name in ("beta", "level", "sigma", "contrast")}
     recipe = shardmc.from_pymc(model, rows=["x", "y", "group"])
-    ours = shardmc.fit(recipe, rows, shards=4, draws=8_000, seed=3, check=False)
+    ours = shardmc.fit(recipe, rows, shards=4, draws=4_000, seed=3, check=False, precision="single")
     assert is_close(ours.draws, theirs)
     assert not is_close(shardmc.fit(recipe, rows, **HALF).draws, theirs)

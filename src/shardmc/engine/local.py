@@ -61,6 +61,7 @@ def compiled_batch(
         of_model: Any = program
         program = replace(of_model, model=joined(of_model.model, numbers))
 
+    @partial(jax.jit, inline=True)  # so that the program is traced once, for its shapes and for the loop
     def evaluate(i: jax.Array) -> T:
         # Materialised rows use XLA's fused matrix kernels. A lazy slice would not.
         rows, weights = lax.optimization_barrier(batch.take(i))

@@ -318,7 +318,7 @@ class TableSource(Source):
             ], structure
         rows = self._transform(next(self._reader.pieces(self._names, _LOOK_ROWS)))
         paths, structure = jax.tree_util.tree_flatten_with_path(rows)
-        named = [(f"{leaf_name(path)} (computed)", np.asarray(leaf)) for path, leaf in paths]
+        named = [(self._computed(leaf_name(path)), np.asarray(leaf)) for path, leaf in paths]
         return [
             Column(
                 name,
@@ -329,6 +329,10 @@ class TableSource(Source):
             )
             for number, (name, a) in enumerate(named)
         ], structure
+
+    def _computed(self, name: str) -> str:
+        """The name of what the transformation makes, for messages: a column that it passes on keeps its own."""
+        return name if name in self._names else f"{name} (computed)"
 
     def _read(self, keys: Sequence[Hashable], count: int) -> Iterator[list[np.ndarray]]:
         raw = [key for key in keys if isinstance(key, str)]

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from scipy.stats import norm
 
+from shardmc.data.levels import SEPARATOR
 from shardmc.errors import OptionError, RunError, unknown
 from shardmc.formulas.design import design_of
 from shardmc.formulas.groups import Factor
 from shardmc.formulas.mixed import effect_parameter
 from shardmc.names import shown
 from shardmc.posterior import Posterior
-from shardmc.posterior.groups import SEPARATOR, skewed
+from shardmc.posterior.groups import GroupMoments, skewed
 from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval, ends
 from shardmc.posterior.prediction import evenly
 from shardmc.seeds import Purpose, generator
@@ -36,7 +37,8 @@ def effects(
     Parameters
     ----------
     posterior
-        What `glm` returned for a formula with group terms, or `shardmc.load` read.
+        What `glm` returned for a formula with group terms, or `fit` for a model with effects of groups, or what
+        `shardmc.load` read.
     factor
         The factor, such as "g" or "school:class". It may be left out if there is only one.
     interval, interval_kind
@@ -61,16 +63,14 @@ def effects(
     import pandas as pd
 
     check_interval(interval, interval_kind)
-    chosen = _factor(posterior, factor)
-    if chosen.integrated:
-        moments = _moments(posterior)
-        labels = moments.labels
-        mean, sd, skewness = moments.summary(posterior.theta)
+    chosen = _chosen(posterior, factor)
+    labels = chosen.labels
+    if isinstance(chosen, GroupMoments):
+        mean, sd, skewness = chosen.summary(posterior.theta)
         low, high = _standard_ends(skewness, interval, interval_kind)
         lower, upper = mean + sd * low, mean + sd * high
     else:
         draws = _parameter_draws(posterior, chosen)
-        labels = chosen.labels
         mean, sd = draws.mean(axis=0), draws.std(axis=0, ddof=1)
         lower, upper = ends(draws, interval, interval_kind)
     found = {"mean": mean, "sd": sd, "lower": lower, "upper": upper}
@@ -110,13 +110,12 @@ def effect_draws(
     draws
         How many of the posterior's draws to use, spread evenly over them.
     """
-    chosen = _factor(posterior, factor)
+    chosen = _chosen(posterior, factor)
     labels = [_label(group, chosen) for group in groups]
     index = evenly(posterior, draws)
-    if chosen.integrated:
-        moments = _moments(posterior)
-        places = [_place(label, moments.place, chosen) for label in labels]
-        found = moments.draw(posterior.theta[index], places, generator(seed, Purpose.EFFECTS))
+    if isinstance(chosen, GroupMoments):
+        places = [_place(label, chosen.place, chosen) for label in labels]
+        found = chosen.draw(posterior.theta[index], places, generator(seed, Purpose.EFFECTS))
     else:
         known = {label: number for number, label in enumerate(chosen.labels)}
         places = [_place(label, known, chosen) for label in labels]
@@ -124,18 +123,26 @@ def effect_draws(
     return {name: found[:, :, k] for k, name in enumerate(chosen.effects)}
 
 
-def _factor(posterior: Posterior, name: str | None) -> Factor:
-    factors = {factor.name: factor for factor in design_of(posterior).factors}
-    if not factors:
-        raise RunError("This posterior has no effects of groups: its formula has no term such as (1 | g).")
-    if name is None and len(factors) == 1:
-        return next(iter(factors.values()))
-    if name not in factors:
-        raise unknown("grouping factor", str(name), factors)
-    return factors[name]
+def _chosen(posterior: Posterior, name: str | None) -> Factor | GroupMoments:
+    """A factor whose effects are parameters, or the moments of those that were integrated out."""
+    found: dict[str, Factor | GroupMoments] = {}
+    if posterior.regression is not None:
+        found = {factor.name: factor for factor in design_of(posterior).factors if not factor.integrated}
+    if posterior.groups is not None:
+        found = {posterior.groups.name: posterior.groups} | found
+    if not found:
+        raise RunError(
+            "This posterior has no effects of groups: its formula has no term such as (1 | g), or its model declares "
+            "none with local= and groups=."
+        )
+    if name is None and len(found) == 1:
+        return next(iter(found.values()))
+    if name not in found:
+        raise unknown("grouping factor", str(name), found)
+    return found[name]
 
 
-def _moments(posterior: Posterior) -> Any:
+def _moments(posterior: Posterior) -> GroupMoments:
     if posterior.groups is None:
         raise RunError("This posterior was made without the effects of its groups.")
     return posterior.groups
@@ -147,7 +154,7 @@ def _parameter_draws(posterior: Posterior, factor: Factor) -> np.ndarray:
     return draws[:, :, None] if factor.only_intercept else draws
 
 
-def _label(group: Any, factor: Factor) -> str:
+def _label(group: Any, factor: Factor | GroupMoments) -> str:
     parts = group if isinstance(group, tuple) else (group,)
     if len(parts) != len(factor.columns):
         raise OptionError(
@@ -156,7 +163,7 @@ def _label(group: Any, factor: Factor) -> str:
     return SEPARATOR.join(map(str, parts))
 
 
-def _place(label: str, known: Mapping[str, int], factor: Factor) -> int:
+def _place(label: str, known: Mapping[str, int], factor: Factor | GroupMoments) -> int:
     if label not in known:
         shown = label.replace(SEPARATOR, ":")
         raise OptionError(f"{factor.name!r} has no group {shown!r} among its {len(known)} groups.")

@@ -14,14 +14,15 @@ import pandas as pd
 import pyarrow as pa
 
 from shardmc.data import Source
-from shardmc.data.columns import as_numpy
+from shardmc.data.levels import find_levels, labels, level_keys
 from shardmc.errors import DataError, ModelError
 from shardmc.formulas.chunk import Chunk
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.spelling import without_terms
-from shardmc.posterior.groups import SEPARATOR
 
 _OPEN, _CLOSE = "([{", ")]}"
+DROP_MISSING = "drop them: drop_missing=True (--drop-missing on the command line)"
+"""What to do with rows that have no group."""
 
 
 @final
@@ -187,9 +188,7 @@ class Factor:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The levels as text."""
-        if isinstance(self.levels, pd.MultiIndex):
-            return tuple(SEPARATOR.join(map(str, level)) for level in self.levels)
-        return tuple(map(str, self.levels))
+        return labels(self.levels)
 
     @property
     def effects(self) -> tuple[str, ...]:
@@ -230,7 +229,7 @@ class Factor:
 
     def codes(self, table: pa.Table, *, strict: bool = True) -> np.ndarray:
         """The numbers of the rows' groups; -1 for a group that is not known, or an error."""
-        found = self.levels.get_indexer(_keys(table, self.columns))
+        found = self.levels.get_indexer(level_keys(table, self.columns))
         if strict and (found < 0).any():
             raise DataError(f"The groups of {self.name!r} changed while the rows were read; run again.")
         return found.astype(np.int32)
@@ -269,69 +268,6 @@ class Factor:
         )
 
 
-def _keys(table: pa.Table, columns: Sequence[str]) -> pd.Index:
-    arrays = [_entries(table.column(name)) for name in columns]
-    return pd.Index(arrays[0]) if len(arrays) == 1 else pd.MultiIndex.from_arrays(arrays)
-
-
-def labels_of(table: pa.Table, columns: Sequence[str]) -> np.ndarray:
-    """The labels of the rows' groups, as text, (row,)."""
-    parts = [np.asarray(_entries(table.column(name))).astype(str).astype(object) for name in columns]
-    label = parts[0]
-    for part in parts[1:]:
-        label = label + SEPARATOR + part
-    return label
-
-
-def _entries(column: pa.ChunkedArray) -> Any:
-    """Text as objects, numbers as whole numbers."""
-    kind = _value_type(column)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return column.cast(pa.string()).to_pandas().to_numpy(object)
-    return as_numpy(column).astype(np.int64, copy=False)
-
-
-def _value_type(column: pa.ChunkedArray) -> pa.DataType:
-    return column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-
-
-def _missing(name: str, column: pa.ChunkedArray) -> int:
-    """The number of missing entries of a column that names groups. Columns that cannot do so are refused."""
-    kind = _value_type(column)
-    floating = pa.types.is_floating(kind)
-    missing = int(as_numpy(column.is_null(nan_is_null=floating)).sum())
-    # pandas stores whole numbers with missing values as floating-point numbers.
-    broken = floating and not missing and bool((as_numpy(column) % 1 != 0).any())
-    if broken or pa.types.is_temporal(kind) or pa.types.is_nested(kind):
-        raise DataError(
-            f"Column {name!r} holds {kind} entries; groups are named by whole numbers or text: convert it."
-        )
-    return missing
-
-
-def find_levels(source: Source, columns: tuple[str, ...]) -> tuple[pd.Index, np.ndarray]:
-    """The groups that these columns name, sorted, and the number of rows of each. One pass over the rows."""
-    found: pd.Series | None = None
-    missing = 0
-    for table in source.tables(list(columns)):
-        missing += sum(_missing(name, table.column(name)) for name in columns)
-        if missing:
-            continue
-        here = _keys(table, columns).value_counts(sort=False)
-        found = here if found is None else found.add(here, fill_value=0)
-    if missing:
-        several = len(columns) > 1
-        raise DataError(
-            f"The group column{'s' if several else ''} {', '.join(map(repr, columns))} of the formula "
-            f"{'have' if several else 'has'} {missing} missing values. Give these rows a group of their own, or drop "
-            "them: drop_missing=True (--drop-missing on the command line)."
-        )
-    assert found is not None
-    found = found.sort_index()
-    levels = found.index if len(columns) == 1 else pd.MultiIndex.from_tuples(list(found.index))
-    return levels, found.to_numpy().astype(np.int64)
-
-
 def find_factors(
     terms: Sequence[GroupTerm], varying: Sequence[Varying], source: Source
 ) -> tuple[Factor, ...]:
@@ -339,7 +275,7 @@ def find_factors(
     grouped: dict[tuple[str, ...], list[Varying]] = {}
     for term, each in zip(terms, varying, strict=True):
         grouped.setdefault(term.columns, []).append(each)
-    found = {columns: find_levels(source, columns) for columns in grouped}
+    found = {columns: find_levels(source, columns, DROP_MISSING) for columns in grouped}
     most = max(found, key=lambda columns: len(found[columns][0]))
     return tuple(
         Factor(columns, _independent(each), columns == most, *found[columns])

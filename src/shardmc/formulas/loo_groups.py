@@ -21,11 +21,12 @@ from shardmc.combiners import Recenter
 from shardmc.data import Partition, Source, as_source
 from shardmc.data.grouped import GroupedBlocks, cells_of
 from shardmc.data.grouped_source import GroupedSource
+from shardmc.data.levels import find_levels
 from shardmc.engine import Local
 from shardmc.errors import DataError, OptionError
 from shardmc.formulas.chunk import refuse_unknown
 from shardmc.formulas.design import UNIT, Design
-from shardmc.formulas.groups import Factor, find_levels
+from shardmc.formulas.groups import DROP_MISSING, Factor
 from shardmc.formulas.linear_model import build_model
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
@@ -72,7 +73,7 @@ def loo_of_groups(
     )
     refuse_unknown(columns, source)
     source = source.drop_missing(columns)
-    levels, counts = find_levels(source, left_out)
+    levels, counts = find_levels(source, left_out, DROP_MISSING)
     if len(levels) < 2:
         raise DataError(f"All rows are in one group of {':'.join(left_out)!r}, so none can be left out.")
     groups = _Groups(_with_levels(design, source), columns, left_out, levels, counts)
@@ -118,7 +119,7 @@ def _with_levels(design: Design, source: Source) -> Design:
     """The design with the levels of its factors, which a stored one lacks."""
 
     def known(factor: Factor) -> Factor:
-        levels, counts = find_levels(source, factor.columns)
+        levels, counts = find_levels(source, factor.columns, DROP_MISSING)
         found = replace(factor, levels=levels, counts=counts)
         if not factor.integrated and found.labels != factor.labels:
             raise DataError(

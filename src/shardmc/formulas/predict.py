@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data import as_source
+from shardmc.data.levels import labels_of
 from shardmc.errors import OptionError, unknown
 from shardmc.formulas.chunk import Chunk, missing, refuse_unknown
 from shardmc.formulas.chunk import Kind as ColumnKind
 from shardmc.formulas.design import Design, design_of
 from shardmc.formulas.effects import GroupPart
-from shardmc.formulas.groups import labels_of
 from shardmc.guards.limits import memory_explained
 from shardmc.posterior import Posterior
 from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval

@@ -201,7 +201,8 @@ class _Formula:
         notes += tuple(finding.message for finding in prepared.findings if finding.check == "collinear")
         groups = posterior.groups
         if groups is not None and design.unit is not None:
-            groups = replace(groups, labels=design.unit.labels)
+            unit = design.unit
+            groups = replace(groups, labels=unit.labels, columns=unit.columns, effects=unit.effects)
         draws = named_draws(design, posterior.draws)
         return replace(
             posterior,

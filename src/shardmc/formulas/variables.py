@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from shardmc.data.levels import SEPARATOR
 from shardmc.formulas.design import Design
 from shardmc.formulas.formula import is_intercept
-from shardmc.formulas.groups import SEPARATOR, Factor
+from shardmc.formulas.groups import Factor
 from shardmc.formulas.linear_model import location_name
 from shardmc.formulas.mixed import effect_parameter
 from shardmc.model.variables import Label, Variable

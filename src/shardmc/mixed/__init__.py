@@ -2,6 +2,7 @@
 
 from shardmc.mixed.centers import blank_centers, center_groups, moments_of_effects
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal, product_rule
+from shardmc.mixed.own import integrated
 
 __all__ = [
     "GroupLikelihood",
@@ -9,6 +10,7 @@ __all__ = [
     "Marginal",
     "blank_centers",
     "center_groups",
+    "integrated",
     "moments_of_effects",
     "product_rule",
 ]

@@ -16,10 +16,11 @@ import numpy as np
 
 from shardmc.errors import ModelError
 from shardmc.model.coordinates import Coordinates, Params, blockwise
+from shardmc.model.effects import GroupEffects
 from shardmc.model.fingerprint import fingerprint
 from shardmc.model.precision import Rewritten
 from shardmc.model.traced import few_rows, traced_fingerprint
-from shardmc.model.user_functions import WatchedDict
+from shardmc.model.user_functions import WatchedDict, num_rows
 from shardmc.model.variables import Variable, named_axes
 from shardmc.programs.compiled import jit
 from shardmc.types import Rows
@@ -92,6 +93,14 @@ class Model(Coordinates, Recipe):
         Name of a parameter or derived quantity -> names of its axes, and name of an axis -> labels along it, as in
         PyMC and ArviZ: `dims={"beta": ["predictor"]}, coords={"predictor": ["age", "income"]}`. `posterior.tree` has
         them.
+    local : dict, optional
+        Effects that every group of rows has for itself, one to three, normal with mean 0: name -> its sd, as the name
+        of a positive parameter, a number, or a function of the parameters. For correlated effects a tuple of names ->
+        their covariance, as the name of a parameter (support "positive_definite", or "lower_cholesky" for its factor)
+        or a function of the parameters. `log_likelihood` then takes a third argument, a dict of the effects of each
+        row's group, one number per row. `shardmc.fit` integrates the effects out.
+    groups : str, optional
+        With `local`: the column whose values, whole numbers or text, name the group of each row.
 
     Notes
     -----
@@ -110,11 +119,23 @@ class Model(Coordinates, Recipe):
     (2, ['mu', 'sigma'])
     >>> model.log_likelihood(model.initial, jnp.zeros(3)).shape
     (3,)
+
+    Every clinic has an effect of its own:
+
+    >>> clinics = Model(
+    ...     lambda params, rows, effects: -0.5 * (rows["y"] - params["mu"] - effects["clinic"]) ** 2,
+    ...     lambda params: -params["tau"],
+    ...     {"mu": (), "tau": "positive"},
+    ...     local={"clinic": "tau"},
+    ...     groups="clinic_id",
+    ... )
+    >>> clinics.effects.names, clinics.effects.column
+    (('clinic',), 'clinic_id')
     """
 
     def __init__(
         self,
-        log_likelihood: Callable[[Params, Any], jax.Array],
+        log_likelihood: Callable[..., jax.Array],
         log_prior: Callable[[Params], jax.Array] | None,
         parameters: Mapping[str, Any],
         *,
@@ -122,6 +143,8 @@ class Model(Coordinates, Recipe):
         initial: Mapping[str, Any] | None = None,
         dims: Mapping[str, Sequence[str] | str] | None = None,
         coords: Mapping[str, Sequence[Any]] | None = None,
+        local: Mapping[Any, Any] | None = None,
+        groups: str | None = None,
     ) -> None:
         for role, function in (
             ("log_likelihood", log_likelihood),
@@ -138,6 +161,9 @@ class Model(Coordinates, Recipe):
         shapes = {name: parameter.shape for name, parameter in self.parameters.items()}
         self.variables = named_axes(dims, coords, shapes, others=derived is not None)
         """Names and labels of the axes of its parameters, where there are any."""
+        declared = local is not None or groups is not None
+        self.effects = GroupEffects.of(local, groups, self.parameters) if declared else None
+        """The effects of groups that are integrated out, if there are any."""
         self.shared_forms: dict[Any, Any] = {}  # see `model.shared`
         self.numbers_are_fixed = False
         self._token = uuid.uuid4().hex
@@ -153,14 +179,37 @@ class Model(Coordinates, Recipe):
         read: set[str] = set()
         params = jax.eval_shape(self.constrain, jax.ShapeDtypeStruct((self.dim,), jnp.result_type(float)))
 
+        count = num_rows(rows)
+
         def watched(params: Params, columns: Params) -> Any:
-            return self.log_likelihood_function(params, WatchedDict.of(columns, "column", read.add))
+            effects = () if self.effects is None else (self.effects.typical(params, count),)
+            return self.log_likelihood_function(params, WatchedDict.of(columns, "column", read.add), *effects)
 
         try:
             jax.eval_shape(watched, params, dict(rows))
         except Exception:
             return list(rows)  # `validate` reports what is wrong with the function
         return [name for name in rows if name in read]
+
+    # Effects of groups.
+
+    def with_likelihood(self, log_likelihood: Callable[[Params, Any], jax.Array]) -> Model:
+        """A model without effects that has this likelihood; all else is the same."""
+        model = Model(log_likelihood, self.log_prior_function, self.parameters, derived=self.derived_function)
+        model.initial, model.variables = self.initial, self.variables
+        return model
+
+    def at_typical_effects(self, on_read: Callable[[str], None] | None = None) -> Model:
+        """The model with all effects at a typical size, to try its functions on rows; itself if it has none."""
+        effects, function = self.effects, self.log_likelihood_function
+        if effects is None:
+            return self
+
+        def at_typical(params: Params, rows: Rows) -> jax.Array:
+            typical = effects.typical(params, num_rows(rows))
+            return function(params, rows, WatchedDict.of(typical, "effect", on_read) if on_read else typical)
+
+        return self.with_likelihood(at_typical)
 
     # The densities, traceable by JAX.
 
@@ -274,7 +323,7 @@ class Model(Coordinates, Recipe):
             self.parameters,
             self.derived_function,
         )
-        return _restore, (self._token, *arguments, self.initial, self.variables)
+        return _restore, (self._token, *arguments, self.initial, self.variables, self.effects)
 
     @cached_property
     def _log_likelihood(self) -> Rewritten:
@@ -293,11 +342,12 @@ def _restore(
     derived: Any,
     initial: Any,
     variables: tuple[Variable, ...],
+    effects: GroupEffects | None,
 ) -> Model:
     """The model that was pickled: the same object if it still exists in this process."""
     model = _models.get(token)
     if model is None:
         model = Model(log_likelihood, log_prior, parameters, derived=derived)
-        model.initial, model.variables, model._token = initial, variables, token
+        model.initial, model.variables, model.effects, model._token = initial, variables, effects, token
         _models[token] = model
     return model

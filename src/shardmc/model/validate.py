@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError
+from shardmc.model.effects import GroupEffects
 from shardmc.model.model import Model
 from shardmc.model.parameter import refuse_alike
 from shardmc.model.shared import joined, with_shared
@@ -46,8 +47,26 @@ def validate(model: Model, rows: Rows) -> None:
     shardmc.errors.ModelError: log_likelihood returns one number for all rows; it must return one per row: ...
     """
     samples = two_samples(rows)
+    if model.effects is not None:
+        model = _check_effects(model, model.effects, samples.first)
     _check_shapes(model, samples)
     _check_values(model, samples)
+
+
+def _check_effects(model: Model, effects: GroupEffects, rows: Rows) -> Model:
+    """Refuse effects that cannot be used. Returns the model with the effects at a typical size."""
+    effects.check(model)
+    read: set[str] = set()
+    tried = model.at_typical_effects(read.add)
+    with calling("log_likelihood"):
+        jax.eval_shape(tried.log_likelihood_function, model.constrain(model.initial), rows)
+    unread = [name for name in effects.names if name not in read]
+    if unread:
+        raise ModelError(
+            f"log_likelihood does not read {_listed('effect', unread)}: add it to the linear predictor, as in "
+            f'effects["{unread[0]}"], or leave it out of local.'
+        )
+    return model.at_typical_effects()
 
 
 def _check_shapes(model: Model, samples: TwoSamples) -> None:

@@ -18,12 +18,15 @@ from shardmc.data.row_weights import read_weights
 from shardmc.engine import Engine, Local
 from shardmc.errors import ModelError, OptionError, knows_its_options
 from shardmc.locate import KEEP, asked_precision, precision_of_rows
+from shardmc.mixed import integrated
 from shardmc.model import Model, Recipe, validate
+from shardmc.model.effects import refuse_effects
 from shardmc.model.fingerprint import fingerprint
 from shardmc.model.pymc import call_to_write, is_pymc_model
 from shardmc.pipeline.checking import CheckDraws, Polish
 from shardmc.pipeline.driver import Driver, Folder
 from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
+from shardmc.pipeline.own_groups import RowsInGroups
 from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.shard_count import number_of_shards, small_shards
 from shardmc.pipeline.stage import Job
@@ -32,7 +35,7 @@ from shardmc.posterior import Plan, Posterior
 from shardmc.sample import Auto, Gibbs, Sampler
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import checked_seed
-from shardmc.types import Combiner, Data, Progress
+from shardmc.types import Combiner, Data, Progress, Rows
 
 _SAMPLE_ROWS = 64
 
@@ -166,7 +169,7 @@ def fit(
     certified = certify_options(certify, check)
     check_options(draws, seed, keep, certified is not None, polish)
     _check_scaling(combiner, sampler)
-    front_end = as_front_end(model)
+    front_end = as_front_end(model, effects=True)
     draws, seed = int(draws), int(seed)  # files cannot hold NumPy's numbers
     precision = asked_precision(precision)
     asked = {
@@ -240,34 +243,47 @@ class _OneModel:
 
     mode_for = ""
 
-    def __init__(self, model: Recipe) -> None:
-        self._model = model
+    def __init__(self, model: Recipe, effects: bool) -> None:
+        self._model, self._takes_effects = model, effects
+        self._groups: RowsInGroups | None = None
 
     def open(self, source: Source, seed: int) -> tuple[Source, Model]:
-        return open_rows(self._model, source, seed)
+        chosen, bound, rows = _bound(self._model, source, seed)
+        if not self._takes_effects:
+            refuse_effects(bound)
+        if bound.effects is None:
+            return chosen, bound
+        self._groups = RowsInGroups.of(source, tuple(rows), bound.effects)
+        return self._groups.source(source), integrated(bound)
 
     def finish(self, posterior: Posterior) -> Posterior:
-        return posterior
+        return posterior if self._groups is None else self._groups.describe(posterior)
 
 
-def as_front_end(model: Recipe | FrontEnd) -> FrontEnd:
-    """What `fit` takes as a model, as a front end."""
+def as_front_end(model: Recipe | FrontEnd, *, effects: bool = False) -> FrontEnd:
+    """What `fit` takes as a model, as a front end. Unless `effects`, effects of groups are refused."""
     if isinstance(model, FrontEnd):
         return model
     _refuse_other(model)
-    return _OneModel(model)
+    return _OneModel(model, effects)
 
 
 def open_rows(model: Recipe, data: Data, seed: int) -> tuple[Source, Model]:
     """The rows that the model reads, and the model, checked on a few of them before anything is compiled."""
     _refuse_other(model)
-    source = as_source(data)
+    source, bound, _ = _bound(model, as_source(data), seed)
+    refuse_effects(bound)
+    return source, bound
+
+
+def _bound(model: Recipe, source: Source, seed: int) -> tuple[Source, Model, Rows]:
+    """The rows that the model reads, the model, and the few rows on which it was checked."""
     if source.is_table:
         source = source.select(model.columns_used(source.sample(_SAMPLE_ROWS, seed)))
     rows = source.sample(_SAMPLE_ROWS, seed)
     bound = model.bind(rows)
     validate(bound, rows)
-    return source, bound
+    return source, bound, rows
 
 
 def _refuse_other(given: object) -> None:

@@ -162,7 +162,8 @@ class _Search:
             ascent = Ascent(Evaluator(model, self.blocks, self.engine), some, self.frame)
             if not ascent.finite:
                 raise ModelError(
-                    "The log posterior is not finite at the starting point. Scale the columns of the formula."
+                    "The log posterior is not finite at the starting point. Scale the columns, or give another "
+                    "starting point."
                 )
             ascent.climb(1.0)
             self.passes += ascent.evaluate.passes

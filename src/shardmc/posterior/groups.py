@@ -10,9 +10,6 @@ import numpy as np
 
 from shardmc.posterior.tree import axes
 
-SEPARATOR = "\x1f"
-"""Between the parts of a group's label, if several columns name a group."""
-
 
 @dataclass(frozen=True)
 class GroupMoments:
@@ -29,6 +26,15 @@ class GroupMoments:
     third: np.ndarray = field(metadata=axes("group", "effect"))
     """Third central moments."""
     slope: np.ndarray = field(metadata=axes("group", "effect", "coordinate"))
+    columns: tuple[str, ...] = field(default=(), metadata=axes("group_column"))
+    """The columns whose values name the groups."""
+    effects: tuple[str, ...] = field(default=(), metadata=axes("effect"))
+    """Names of the effects."""
+
+    @property
+    def name(self) -> str:
+        """The name of the grouping factor."""
+        return ":".join(self.columns)
 
     @cached_property
     def place(self) -> dict[str, int]:

@@ -18,6 +18,7 @@ from shardmc.data import Source, as_source
 from shardmc.data.columns import as_numpy
 from shardmc.errors import DataError, ModelError, OptionError, unknown
 from shardmc.model import Model
+from shardmc.model.effects import refuse_effects
 from shardmc.model.model import Recipe
 from shardmc.model.precision import double_precision
 from shardmc.model.user_functions import calling, num_rows, take
@@ -60,6 +61,7 @@ def rows_of_model(data: Data, model: Recipe) -> tuple[Source, Model, Pieces]:
     if source.is_table:
         few = source.select(model.columns_used(few)).sample(_SAMPLE_ROWS, 0)
     bound = model.bind(few)
+    refuse_effects(bound)
     names = set(few) if isinstance(few, dict) else None
 
     def pieces() -> Iterator[tuple[Rows, float]]:

@@ -194,6 +194,8 @@ def test_a_formula_is_the_same_model(table: pd.DataFrame, log_likelihoods: Any) 
         )  # fmt: skip
 
     class Formula:
+        mode_for = ""
+
         def open(self, source: Any, seed: int) -> Any:
             return prepared.source, model_of(prepared)
 

@@ -12,16 +12,10 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 import shardmc
-from shardmc.combiners import Recenter
-from shardmc.data import Partition, as_source
-from shardmc.engine import Local
+from shardmc.data import as_source
 from shardmc.errors import DataError, ModelError, OptionError, ShardmcError
 from shardmc.model.precision import double_precision
-from shardmc.pipeline.fitting import as_front_end
-from shardmc.pipeline.grouping import recentered
 from shardmc.pipeline.own_groups import RowsInGroups
-from shardmc.pipeline.stage import Job
-from shardmc.sample import Auto
 
 GROUPS, ROWS = 500, 5
 
@@ -154,19 +148,6 @@ def test_files_larger_than_memory_give_the_same(table: pd.DataFrame, tmp_path: P
     np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-4)
 
 
-def log_likelihoods(model: Any, rows: Any, params: dict[str, Any]) -> np.ndarray:
-    """The log-likelihoods of groups, in the order of their labels, with every group centred at the parameters."""
-    source, bound = as_front_end(model, effects=True).open(as_source(rows), 0)
-    blocks = source.split(Partition(1), 0)
-    theta = np.asarray(bound.unconstrain(params))
-    blocks = recentered(Job(bound, blocks, Local(), 0, Recenter(), Auto()), blocks, theta, 1)  # type: ignore[arg-type]
-    _, batch = next(iter(blocks.batches([0], 1)))
-    found = np.asarray(jax.jit(bound.log_likelihood)(theta, batch.take(0)[0]))
-    ordered = np.empty(len(blocks.layout.order))
-    ordered[blocks.layout.order] = found[: len(ordered)]
-    return ordered
-
-
 def gaussian(params: Any, rows: Any, effects: Any) -> jax.Array:
     eta = rows["x"] @ params["beta"] + effects["intercept"] + effects["slope"] * rows["x"][:, 1]
     return -0.5 * ((rows["y"] - eta) / params["sigma"]) ** 2 - jnp.log(params["sigma"])
@@ -177,7 +158,7 @@ def covariance(params: Any) -> jax.Array:
     return jnp.array([[params["sds"][0] ** 2, between], [between, params["sds"][1] ** 2]])
 
 
-def test_correlated_effects_of_a_normal_response_have_the_closed_form() -> None:
+def test_correlated_effects_of_a_normal_response_have_the_closed_form(log_likelihoods: Any) -> None:
     """Groups of 1 to 7 rows, against the multivariate normal density, at one point."""
     rng = np.random.default_rng(1)
     g = rng.permutation(np.repeat(np.arange(40), 1 + np.arange(40) % 7))
@@ -187,9 +168,8 @@ def test_correlated_effects_of_a_normal_response_have_the_closed_form() -> None:
     model = shardmc.Model(gaussian, None, parameters, local={("intercept", "slope"): covariance}, groups="g")
     sds, sigma, beta = np.array([0.7, 1.3]), 0.6, np.array([0.4, -0.2])
     params = {"beta": beta, "sds": sds, "sigma": sigma}
-    with double_precision():
-        found = log_likelihoods(model, rows, params)
-        spread = np.asarray(covariance(params))
+    found = log_likelihoods(model, rows, params)
+    spread = np.asarray(covariance(params))
 
     def wanted(spread: np.ndarray, code: int) -> float:
         design, y = x[g == code], rows["y"][g == code]
@@ -202,7 +182,7 @@ def test_correlated_effects_of_a_normal_response_have_the_closed_form() -> None:
     assert np.abs(found - apart).max() > 0.01
 
 
-def test_a_formula_is_the_same_model(table: pd.DataFrame) -> None:
+def test_a_formula_is_the_same_model(table: pd.DataFrame, log_likelihoods: Any) -> None:
     """Log-likelihoods of groups of the same formula."""
     from shardmc.formulas.families import Bernoulli
     from shardmc.formulas.regression import model_of, prepare
@@ -213,17 +193,17 @@ def test_a_formula_is_the_same_model(table: pd.DataFrame) -> None:
             offset=None, exposure=None, trials=None, drop_missing=False,
         )  # fmt: skip
 
-        class Formula:
-            mode_for = ""
+    class Formula:
+        mode_for = ""
 
-            def open(self, source: Any, seed: int) -> Any:
-                return prepared.source, model_of(prepared)
+        def open(self, source: Any, seed: int) -> Any:
+            return prepared.source, model_of(prepared)
 
-            def finish(self, posterior: Any) -> Any:
-                return posterior
+        def finish(self, posterior: Any) -> Any:
+            return posterior
 
-        own = log_likelihoods(MODEL, table, {"mu": 0.3, "tau": 0.7})
-        other = log_likelihoods(Formula(), table, {"Intercept": 0.3, "sd_g": [0.7]})
+    own = log_likelihoods(MODEL, table, {"mu": 0.3, "tau": 0.7})
+    other = log_likelihoods(Formula(), table, {"Intercept": 0.3, "sd_g": [0.7]})
     np.testing.assert_allclose(own, other, atol=1e-6)
 
 

@@ -254,7 +254,7 @@ class Posterior(Result):
         interval: float = INTERVAL,
         interval_kind: IntervalKind = "eti",
     ) -> pd.DataFrame:
-        """Mean, sd and interval of the effects of every group, for a formula with group terms such as (1 | g)."""
+        """Mean, sd and interval of the effects of every group, of a formula or model with groups."""
         return provided("effects")(self, factor, interval=interval, interval_kind=interval_kind)
 
     def effect_draws(self, factor: str | None = None, **options: Any) -> dict[str, np.ndarray]:

@@ -13,8 +13,10 @@ import numpy as np
 
 from shardmc.errors import ModelError, unknown
 from shardmc.model.model import Model, Recipe
+from shardmc.model.numpyro.groups import PlateOfGroups
+from shardmc.model.numpyro.plates import Asked, find_plate, row_densities
 from shardmc.model.numpyro.sites import Sites, deterministic_values, discover, log_densities
-from shardmc.model.user_functions import missing, structure_key, sum_to_rows, take, two_samples
+from shardmc.model.user_functions import missing, structure_key, take, two_samples
 from shardmc.types import Rows
 
 
@@ -23,6 +25,7 @@ def from_numpyro(
     *args: Any,
     dims: Mapping[str, Sequence[str] | str] | None = None,
     coords: Mapping[str, Sequence[Any]] | None = None,
+    groups: Asked = None,
     **kwargs: Any,
 ) -> NumPyroModel:
     """Use a NumPyro model function, unchanged, as a model for shardmc.
@@ -38,10 +41,15 @@ def from_numpyro(
         the first positional arguments, an array as the first argument.
     *args, **kwargs
         Further arguments, such as the number of groups or the scale of a prior. Positional ones fill the arguments
-        that the rows do not. (Arguments of the model called `dims` or `coords`: functools.partial.)
+        that the rows do not. (Arguments of the model called `dims`, `coords` or `groups`: functools.partial.)
     dims, coords
         Name of a site -> names of its axes, and name of an axis -> labels along it, as in ArviZ. Axes under a
         numpyro.plate have its name already. `posterior.tree` has them.
+    groups
+        The column g by which rows look up effects of groups, b[g]. The sites of the plate that holds b, Normal or
+        MultivariateNormal, are then integrated out, up to three numbers per group; `posterior.effects` shows them.
+        `{"plate": "g"}` also names the plate. By default this happens for a plate of more than 100 groups, and smaller
+        ones are parameters. False makes all sites parameters.
 
     Examples
     --------
@@ -54,15 +62,32 @@ def from_numpyro(
     >>> model = from_numpyro(regression, scale=10.0).bind((np.eye(5)[:, :2], np.ones(5)))
     >>> model.names
     ['beta[0]', 'beta[1]', 'sigma']
+
+    Effects of clinics, one for each:
+
+    >>> def clinics(clinic, y, num_clinics):
+    ...     tau = numpyro.sample("tau", dist.HalfNormal(1))
+    ...     with numpyro.plate("clinics", num_clinics):
+    ...         b = numpyro.sample("b", dist.Normal(0, tau))
+    ...     numpyro.sample("y", dist.Normal(b[clinic], 1), obs=y)
+    >>> rows = {"clinic": np.arange(10) % 5, "y": np.ones(10)}
+    >>> model = from_numpyro(clinics, num_clinics=5, groups="clinic").bind(rows)
+    >>> model.names, model.effects.names
+    (['tau'], ('b',))
     """
     if not callable(model):
         raise ModelError(f"from_numpyro takes a NumPyro model function; {type(model).__name__} was given.")
     function = _Function(model, args, kwargs)
     names = function.argument_names()
+    if not (groups is None or groups is False or isinstance(groups, str | Mapping)):
+        raise ModelError(
+            f"groups must be the name of a column, or plate and column as in {{'clinics': 'g'}}, or False; {groups!r} "
+            "was given. (For an argument of the model that is called groups: functools.partial.)"
+        )
     for name in kwargs:
         if names is not None and name not in names:
             raise ModelError(str(unknown("argument of the NumPyro model given to from_numpyro", name, names)))
-    return NumPyroModel(function, dims, coords)
+    return NumPyroModel(function, dims, coords, groups)
 
 
 @final
@@ -74,8 +99,9 @@ class NumPyroModel(Recipe):
         function: _Function,
         dims: Mapping[str, Sequence[str] | str] | None = None,
         coords: Mapping[str, Sequence[Any]] | None = None,
+        groups: Asked = None,
     ) -> None:
-        self._function = function
+        self._function, self._groups = function, groups
         self._dims, self._coords = dict(dims or {}), coords
         self._bound: dict[Hashable, Model] = {}
 
@@ -95,15 +121,29 @@ class NumPyroModel(Recipe):
         samples = two_samples(rows)
         sites = discover(self._function, samples, self._function.unfilled_hint(rows))
         few = take(samples.first, np.arange(2))
-        functions = _SiteFunctions(self._function, sites, few)
-        return Model(
-            functions.log_likelihood,
+        groups = self._plate(sites, samples.first, few)
+        if groups is not None:
+            sites = sites.without(tuple(groups.plate.sites), groups.check(samples.first))
+        functions = _SiteFunctions(self._function, sites, few, {} if groups is None else groups.blank)
+        model = Model(
+            functions.log_likelihood if groups is None else groups.log_likelihood,
             functions.log_prior,
             sites.parameters,
             derived=functions.derived if sites.derived else None,
             dims=sites.dims | self._dims,
             coords=self._coords,
         )
+        model.effects = None if groups is None else groups.effects
+        return model
+
+    def _plate(self, sites: Sites, rows: Rows, few: Rows) -> PlateOfGroups | None:
+        """The plate of groups whose effects are integrated out, if there is one."""
+        shapes = {
+            name: jax.ShapeDtypeStruct(p.shape, jnp.result_type(float))
+            for name, p in sites.parameters.items()
+        }
+        found = find_plate(self._function, rows, sites.row_axes, shapes, self._groups)
+        return None if found is None else PlateOfGroups(self._function, sites, *found, few)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,15 +219,15 @@ class _SiteFunctions:
     sites: Sites
     few: Any
     """Two rows. The prior does not depend on them, but the function needs some to run."""
+    blank: Mapping[str, Any]
+    """Sites that are integrated out. The prior does not depend on them either."""
 
     def log_likelihood(self, params: Mapping[str, Any], rows: Rows) -> jax.Array:
-        densities = log_densities(self.run, params, rows, self.sites.row_axes)
-        per_row = [sum_to_rows(densities[name], axis) for name, axis in self.sites.row_axes.items()]
-        return sum(per_row[1:], start=per_row[0])
+        return row_densities(self.run, self.sites.row_axes)(params, rows, {})
 
     def log_prior(self, params: Mapping[str, Any]) -> jax.Array:
-        densities = log_densities(self.run, params, self.few, self.sites.prior)
+        densities = log_densities(self.run, {**params, **self.blank}, self.few, self.sites.prior)
         return sum((jnp.sum(value) for value in densities.values()), start=jnp.zeros(()))
 
     def derived(self, params: Mapping[str, Any]) -> dict[str, jax.Array]:
-        return deterministic_values(self.run, params, self.few, self.sites.derived)
+        return deterministic_values(self.run, {**params, **self.blank}, self.few, self.sites.derived)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,23 +42,33 @@ class Sites:
     dims: dict[str, tuple[str, ...]]
     """Parameters and derived quantities under plates, or with event_dims -> names of their axes."""
 
+    def without(self, integrated: Sequence[str], derived: Sequence[str]) -> Sites:
+        """The roles without latent sites that are integrated out, and with these derived quantities only."""
+        parameters = {name: p for name, p in self.parameters.items() if name not in integrated}
+        if not parameters:
+            raise ModelError("All latent sites are effects of groups, so there is nothing to infer.")
+        kept = tuple(name for name in self.derived if name in derived)
+        dims = {name: axes for name, axes in self.dims.items() if name in parameters or name in kept}
+        prior = tuple(name for name in self.prior if name not in integrated)
+        return Sites(parameters, self.row_axes, prior, kept, dims)
+
 
 def log_densities(run: Run, params: Mapping[str, Any], rows: Rows, names: Any) -> dict[str, jax.Array]:
     """Log density of the named sites at given values of the latent ones, scaled and masked as the model says.
 
     A row outside the support of its distribution has log density -inf. Latent values are always inside.
     """
-    trace = _at(run, params, rows)
-    return {name: _log_density(trace[name]) for name in names}
+    trace = trace_at(run, params, rows)
+    return {name: log_density(trace[name]) for name in names}
 
 
 def deterministic_values(run: Run, params: Mapping[str, Any], rows: Rows, names: Any) -> dict[str, jax.Array]:
     """Values of the named deterministic sites at given values of the latent ones."""
-    trace = _at(run, params, rows)
+    trace = trace_at(run, params, rows)
     return {name: jnp.asarray(trace[name]["value"]) for name in names}
 
 
-def _at(run: Run, params: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
+def trace_at(run: Run, params: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
     """Sites of the model with the latent ones at given natural values."""
     from numpyro import handlers
 
@@ -137,7 +147,7 @@ def _structure(run: Run, rows: Rows) -> _Structure:
     structure = _Structure()
 
     def record(rows: Rows) -> None:
-        for name, site in _trace(run, rows).items():
+        for name, site in traced(run, rows).items():
             dims = _dims(site) if site["type"] in ("sample", "deterministic") else []
             if any(dims):
                 structure.dims[name] = partly_named(name, dims)
@@ -148,7 +158,7 @@ def _structure(run: Run, rows: Rows) -> _Structure:
                     group[name] = _Site(
                         shape=jnp.shape(site["value"]),
                         unconstrained_shape=_unconstrained_shape(site),
-                        density_shape=jnp.shape(_log_density(site)),
+                        density_shape=jnp.shape(log_density(site)),
                         support=jax.tree.structure(support),
                         is_discrete=support.is_discrete,
                         is_factor=is_factor(site["fn"]),
@@ -180,7 +190,7 @@ def _dims(site: dict[str, Any]) -> list[str | None]:
     return dims
 
 
-def _trace(run: Run, rows: Rows, unconstrained: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def traced(run: Run, rows: Rows, unconstrained: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Sites of the model with the latent ones at given unconstrained values, or at 0."""
     from numpyro import handlers
     from numpyro.distributions import biject_to
@@ -221,7 +231,7 @@ def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...]:
     return tuple(biject_to(site["fn"].support).inverse_shape(_value_shape(site)))
 
 
-def _log_density(site: dict[str, Any]) -> jax.Array:
+def log_density(site: dict[str, Any]) -> jax.Array:
     """Log density of a site, one number per element of its batch."""
     from shardmc.model.numpyro.adapter import with_checks
 
@@ -275,8 +285,8 @@ def _values(run: Run, samples: TwoSamples, structure: _Structure, rowless: list[
     )
 
     def one(unconstrained: Any, rows: Rows) -> tuple[Any, Any, Any]:
-        trace = _trace(run, rows, unconstrained)
-        densities = {name: _log_density(trace[name]) for name in (*structure.latent, *rowless)}
+        trace = traced(run, rows, unconstrained)
+        densities = {name: log_density(trace[name]) for name in (*structure.latent, *rowless)}
         supports = {name: jax.tree.leaves(trace[name]["fn"].support) for name in structure.latent}
         return densities, supports, {name: trace[name]["value"] for name in structure.deterministic}
 

@@ -1,0 +1,139 @@
+"""Values of groups that rows look up, as in b[g]: found in a traced function, and replaced by a value for each row.
+
+With one value for each row in place of one for each group, b[g] is the value itself. So a function of (group,) values
+becomes one of (row,) values that has no lookups, which are slow to differentiate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+from shardmc.model.precision import run_step, type_of
+
+_CALLS = ("pjit", "jit", "closed_call", "core_call")
+"""Steps that call a program."""
+
+
+@final
+@dataclass(frozen=True)
+class Mark:
+    """What a value depends on."""
+
+    columns: frozenset[str] = frozenset()
+    """Columns of the rows."""
+    of_groups: bool = False
+    """Whether it has values of groups that no row has looked up yet."""
+
+    @staticmethod
+    def union(marks: Iterable[Mark]) -> Mark:
+        every = list(marks)
+        columns = frozenset().union(*(mark.columns for mark in every))
+        return Mark(columns, any(mark.of_groups for mark in every))
+
+
+_NOTHING = Mark()
+
+
+@final
+@dataclass
+class Lookups:
+    """The lookups of a function, as they are met."""
+
+    columns: set[str] = field(default_factory=set)
+    """Columns that the places of all lookups depend on, replaced or not."""
+    places: list[jax.Array] = field(default_factory=list)
+    """(row,) where each lookup that was replaced looks."""
+    left: bool = False
+    """Whether the result depends on values of groups in another way."""
+
+
+def without_lookups(
+    function: Callable[[Any, Any, Any], Any], params: Any, rows: Mapping[str, Any], groups: Mapping[str, Any]
+) -> tuple[jax.Array, Lookups]:
+    """function(params, rows, groups), with each lookup of an array of groups replaced by the array itself.
+
+    Parameters
+    ----------
+    function
+        What JAX can trace, with one array as result.
+    params, rows
+        Its first arguments. Columns of `rows` have one entry per row.
+    groups
+        Arrays whose first axis is that of groups; here they have one entry per row.
+
+    Examples
+    --------
+    >>> rows = {"g": jnp.array([2, 0, 2]), "x": jnp.ones(3)}
+    >>> found, lookups = without_lookups(
+    ...     lambda params, rows, groups: (params + groups["b"])[rows["g"]] * rows["x"],
+    ...     1.0, rows, {"b": jnp.array([0.5, 1.0, 1.5])},
+    ... )
+    >>> found.tolist(), lookups.columns, lookups.left
+    ([1.5, 2.0, 2.5], {'g'}, False)
+    """
+    closed = jax.make_jaxpr(lambda *args: function(*args))(params, dict(rows), dict(groups))
+    marks = [_NOTHING] * len(jax.tree.leaves(params))
+    for name in sorted(rows):
+        marks += [Mark(frozenset([name]))] * len(jax.tree.leaves(rows[name]))
+    marks += [Mark(of_groups=True)] * len(jax.tree.leaves(groups))
+    lookups = Lookups()
+    values = jax.tree.leaves((params, dict(rows), dict(groups)))
+    (result,) = _replay(closed, list(zip(values, marks, strict=True)), lookups)
+    lookups.left = result[1].of_groups
+    return result[0], lookups
+
+
+Marked = tuple[Any, Mark]
+
+
+def _replay(closed: ClosedJaxpr, args: Sequence[Marked], lookups: Lookups) -> list[Marked]:
+    """Compute a traced program step by step, with the marks of all values."""
+    program: Jaxpr = closed.jaxpr
+    # NumPy arrays of 64 bits take the type that the program was traced with.
+    known: dict[Any, Marked] = {
+        variable: (jnp.asarray(value, type_of(variable)), _NOTHING)
+        for variable, value in zip(program.constvars, closed.consts, strict=True)
+    }
+    known.update(zip(program.invars, args, strict=True))
+
+    def read(atoms: Iterable[Any]) -> list[Marked]:
+        return [(atom.val, _NOTHING) if isinstance(atom, Literal) else known[atom] for atom in atoms]
+
+    for step in program.eqns:
+        known.update(zip(step.outvars, _results(step, read(step.invars), lookups), strict=True))
+    return read(program.outvars)
+
+
+def _results(step: JaxprEqn, inputs: Sequence[Marked], lookups: Lookups) -> list[Marked]:
+    if step.primitive.name in _CALLS and isinstance(step.params.get("jaxpr"), ClosedJaxpr):
+        return _replay(step.params["jaxpr"], inputs, lookups)
+    values = [value for value, _ in inputs]
+    if step.primitive.name == "gather" and inputs[0][1].of_groups and not inputs[1][1].of_groups:
+        found = _looked_up(step, *values)
+        lookups.columns |= inputs[1][1].columns
+        if found is not None and inputs[1][1].columns:
+            lookups.places.append(values[1][:, 0])
+            return [(found, Mark(inputs[0][1].columns | inputs[1][1].columns))]
+    mark = Mark.union(mark for _, mark in inputs)
+    return [(value, mark) for value in run_step(step, values)]
+
+
+def _looked_up(step: JaxprEqn, values: jax.Array, places: jax.Array) -> jax.Array | None:
+    """What b[g], or b[g, k], is if b has one entry for each row; None for other lookups."""
+    how, sizes = step.params["dimension_numbers"], step.params["slice_sizes"]
+    if places.ndim != 2 or len(places) != len(values) or getattr(how, "operand_batching_dims", ()):
+        return None
+    if how.start_index_map == (0,) and tuple(sizes) == (1, *values.shape[1:]):
+        inside_vmap = not how.collapsed_slice_dims  # then an axis of size 1 is left
+        return values[:, None] if inside_vmap else values
+    if how.start_index_map == how.collapsed_slice_dims == (0, 1) and values.ndim == 2:
+        # Few columns, so that choosing one by comparison is faster than another lookup.
+        chosen = places[:, 1:] == jnp.arange(values.shape[1], dtype=places.dtype)
+        return jnp.sum(jnp.where(chosen, values, 0), axis=1)
+    return None

@@ -73,10 +73,9 @@ class DescribeGroups(Stage):
         assert isinstance(blocks, GroupedBlocks)
         theta = known(state.combined).theta
         point = theta[np.isfinite(theta).all(axis=1)].mean(axis=0)
-        found: dict[str, Any] = moments_of_effects(
-            job.model, _likelihood(job.model), blocks, point, job.engine
-        )
-        return state.after(self, passes=1.0 + job.model.dim, groups=GroupMoments((), point, **found))
+        found = moments_of_effects(job.model, _likelihood(job.model), blocks, point, job.engine)
+        moments = GroupMoments((), point, found["mean"], found["covariance"], found["third"], found["slope"])
+        return state.after(self, passes=1.0 + job.model.dim, groups=moments)
 
 
 def _likelihood(model: Model) -> GroupLikelihood:

@@ -109,7 +109,7 @@ def subsample(
     """
     chosen = named_method(method, **options)
     certified = certify_options(certify, check)
-    if certified is not None and certified.rows < 1:
+    if certified is not None and certified.rows not in ("auto", 1):
         raise OptionError("subsample certifies with all rows: leave rows of shardmc.Certify at 1.")
     check_options(draws, seed, None, certified is not None, polish=False)
     precision, front_end, driver = asked_precision(precision), as_front_end(model), Driver(progress=progress)

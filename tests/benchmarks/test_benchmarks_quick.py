@@ -26,6 +26,7 @@ QUICK = {
     ],
     "field": [],
     "scaling": [],
+    "certificate_rows": [],
     "certificate_fits": ["--only", "Weibull regression"],
     "mixed": ["--methods", "shardmc", "one shard", "lme4", "GPBoost"],
     "mixed_accuracy": [],

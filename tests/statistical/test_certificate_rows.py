@@ -45,20 +45,20 @@ def located(rows):
 def test_gradients_of_a_sample_are_within_their_noise_of_those_of_all_rows(located):
     blocks, kept, mode, points = located
     exact = gradients(MODEL, blocks, mode, points, Local()) @ mode.frame.basis
-    score = SampledGradients(MODEL, blocks, kept, mode, Local(), list(range(0, SHARDS, 4)))
+    score = SampledGradients(MODEL, kept, mode, Local(), list(range(0, SHARDS, 4)))
     found = score(points)
     error = (found.values @ mode.frame.basis - exact).mean(axis=0)
     se = np.linalg.norm((found.noise @ mode.frame.basis).mean(axis=1), axis=0)
     assert (np.abs(error) < 5 * se + 1e-3).all()
     assert (se < 0.05).all()
     # Control: the same shards' own gradients, without the linear part of all rows, are twenty times as uncertain.
-    naive = np.std([gradient for gradient, _ in score._at_center], axis=0) / np.sqrt(len(score.sample))
+    naive = np.std(score.at_center.gradients[score.sample], axis=0) / np.sqrt(len(score.sample))
     assert (naive > 20 * se).all()
 
 
 def test_the_sample_of_all_shards_has_no_noise(located):
     blocks, kept, mode, points = located
-    found = SampledGradients(MODEL, blocks, kept, mode, Local(), list(range(SHARDS)))(points)
+    found = SampledGradients(MODEL, kept, mode, Local(), list(range(SHARDS)))(points)
     exact = gradients(MODEL, blocks, mode, points, Local())
     np.testing.assert_allclose(found.values @ mode.frame.basis, exact @ mode.frame.basis, atol=5e-3)
     assert np.abs(found.noise).max() == 0
@@ -69,16 +69,16 @@ def test_a_fit_certified_by_a_quarter_of_its_rows(rows):
     options = Certify(rows=0.25)
     posterior = shardmc.fit(MODEL, rows, shards=SHARDS, draws=4_000, certify=options)
     assert posterior.certificate.verdict == "within"
-    assert posterior.passes["check"] == 1 + 0.25 * posterior.certificate.num_gradients
-    whole = shardmc.fit(MODEL, rows, shards=SHARDS, draws=4_000)
+    assert posterior.passes["check"] == pytest.approx(1 + 0.25 * posterior.certificate.num_gradients)
+    whole = shardmc.fit(MODEL, rows, shards=SHARDS, draws=4_000, certify=Certify(rows=1))
     both = np.hypot(posterior.certificate.mean_measured_se, whole.certificate.mean_measured_se)
     assert (np.abs(posterior.certificate.mean_error - whole.certificate.mean_error) < 5 * both + 0.01).all()
 
 
 @pytest.mark.parametrize(("shift", "stretch"), [(0.4, 1.0), (0.0, 1.35), (0.0, 0.7)])
 def test_wrong_draws_are_off(located, shift, stretch):
-    blocks, kept, mode, _ = located
-    score = SampledGradients(MODEL, blocks, kept, mode, Local(), list(range(0, SHARDS, 4)))
+    _, kept, mode, _ = located
+    score = SampledGradients(MODEL, kept, mode, Local(), list(range(0, SHARDS, 4)))
     rng = np.random.default_rng(2)
     draws = mode.frame.to_theta(shift + stretch * rng.normal(size=(8_000, DIM)))
     certificate, _ = certify_draws(
@@ -88,8 +88,8 @@ def test_wrong_draws_are_off(located, shift, stretch):
 
 
 def test_row_noise_widens_what_is_claimed(located):
-    blocks, kept, mode, _ = located
-    score = SampledGradients(MODEL, blocks, kept, mode, Local(), list(range(0, SHARDS, 4)))
+    _, kept, mode, _ = located
+    score = SampledGradients(MODEL, kept, mode, Local(), list(range(0, SHARDS, 4)))
     draws = mode.frame.to_theta(np.random.default_rng(3).normal(size=(8_000, DIM)))
 
     def certificate(of):
@@ -100,6 +100,43 @@ def test_row_noise_widens_what_is_claimed(located):
     np.testing.assert_array_equal(silent.mean_error, honest.mean_error)
     assert (honest.mean_measured_se > silent.mean_measured_se).all()
     assert (honest.sd_measured_se > silent.sd_measured_se).all()
+
+
+def test_by_default_a_fifth_of_the_shards_is_read_if_that_is_enough(rows):
+    posterior = shardmc.fit(MODEL, rows, shards=SHARDS, draws=4_000)
+    assert posterior.certificate.verdict == "within"
+    assert posterior.passes["check"] == pytest.approx(1 + 0.2 * posterior.certificate.num_gradients)
+
+
+def test_all_shards_are_read_if_the_sample_leaves_too_much_uncertain(located):
+    _, kept, mode, _ = located
+    draws = mode.frame.to_theta(np.random.default_rng(5).normal(size=(8_000, DIM)))
+
+    def certificate(options):
+        score = SampledGradients(MODEL, kept, mode, Local(), list(range(0, SHARDS, 5)))
+        rng = np.random.default_rng(6)
+        certify_draws(
+            MODEL.names, score, mode, draws, None, rng, lambda: np.full(DIM, 8_000.0), options=options
+        )
+        return score.passes
+
+    assert certificate(Certify(max_draws=100)) == pytest.approx(21)
+    strict = Certify(max_draws=100, mean=0.001, sd=0.001)
+    assert certificate(strict) == pytest.approx(101)
+    assert certificate(replace(strict, rows=0.2)) == pytest.approx(21)
+
+
+def test_completed_gradients_are_those_of_all_rows(located):
+    blocks, kept, mode, points = located
+    found = SampledGradients(MODEL, kept, mode, Local(), list(range(0, SHARDS, 4)))(points).complete()
+    exact = gradients(MODEL, blocks, mode, points, Local())
+    np.testing.assert_allclose(found.values @ mode.frame.basis, exact @ mode.frame.basis, atol=5e-3)
+    assert found.noise is None
+
+
+def test_rows_in_file_order_are_all_read(rows):
+    posterior = shardmc.fit(MODEL, rows, shards=SHARDS, draws=4_000, shuffle=False)
+    assert posterior.passes["check"] == posterior.certificate.num_gradients
 
 
 def test_bad_options_are_refused():

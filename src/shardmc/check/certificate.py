@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,8 @@ _ARRAYS = tuple(field.name for field in fields(Measured) if field.type == "np.nd
 
 _FEWEST_SHARDS = 8
 """Shards to sample: with fewer the noise of the sample is not known well enough."""
+_SAMPLED = 0.2
+"""The part of the shards that are read first, if the certificate chooses."""
 _MOST_SAMPLED = 0.8
 """If the sample needs a larger part of the shards than this, all shards are read."""
 
@@ -225,7 +227,9 @@ class Certify:
         If these cannot tell and more would help, three times as many are used, up to this number.
     rows
         The part of the rows that each gradient reads. Below 1 it reads a sample of the shards, at least eight, after
-        one evaluation of all rows: the certificate is cheaper and less precise, and takes that into account.
+        one evaluation of all rows: the certificate is cheaper and less precise, and takes that into account. With
+        "auto" it reads a fifth of the shards if rows went to shards at random, and the other shards too if the sample
+        leaves standard errors above a fifth of the bounds.
     mean
         The largest error of a parameter's mean that is within bounds, in posterior standard deviations.
     sd
@@ -243,7 +247,7 @@ class Certify:
 
     draws: int = 100
     max_draws: int = 1000
-    rows: float = 1.0
+    rows: float | Literal["auto"] = "auto"
     mean: float = 0.1
     sd: float = 0.1
 
@@ -258,9 +262,10 @@ class Certify:
             raise OptionError(
                 f"Certify(draws={self.draws}, max_draws={self.max_draws}): max_draws must not be below draws."
             )
-        if isinstance(self.rows, bool) or not (isinstance(self.rows, int | float) and 0 < self.rows <= 1):
+        part = _SAMPLED if self.rows == "auto" else self.rows
+        if isinstance(part, bool) or not (isinstance(part, int | float) and 0 < part <= 1):
             raise OptionError(
-                f"Certify(rows={self.rows!r}): rows is a part of all rows, above 0 and at most 1; 1 is usual."
+                f'Certify(rows={self.rows!r}): rows is a part of all rows, above 0 and at most 1, or "auto".'
             )
         for name in ("mean", "sd"):
             value = getattr(self, name)
@@ -276,10 +281,11 @@ class Certify:
     def num_shards(self, available: int) -> int:
         """The number of shards whose rows a gradient reads: all of them if the sample would need most of them.
 
-        >>> Certify().num_shards(100), Certify(rows=0.2).num_shards(100), Certify(rows=0.2).num_shards(9)
-        (100, 20, 9)
+        >>> Certify().num_shards(100), Certify(rows=1).num_shards(100), Certify(rows=0.2).num_shards(9)
+        (20, 100, 9)
         """
-        wanted = max(math.ceil(self.rows * available), _FEWEST_SHARDS)
+        part = _SAMPLED if self.rows == "auto" else self.rows
+        wanted = max(math.ceil(part * available), _FEWEST_SHARDS)
         return wanted if wanted <= _MOST_SAMPLED * available else available
 
     def stages(self, available: int) -> list[int]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardmc.check.certificate import Certificate, Certify, certify, choose, polish
 from shardmc.check.check import Check, Evidence, Outcome, Score
+from shardmc.check.row_noise import joined_noise, rows_suffice
 from shardmc.types import Finding, Gradients, Mode
 
 _MOST_DRAWS = 20_000
@@ -70,7 +71,6 @@ def certify_draws(
     def look(draws: np.ndarray) -> Certificate:
         """The certificate of these draws, from the gradients so far."""
         ess = effective()
-        noise = [each.noise for each in found if each.noise is not None]
         return certify(
             theta[draws],
             np.searchsorted(draws, at),
@@ -81,7 +81,7 @@ def certify_draws(
             bounds=options.bounds,
             rng=rng,
             shard=None if shard is None else shard[draws],
-            row_noise=np.concatenate(noise, axis=1) if noise else None,
+            row_noise=joined_noise(found),
             one_shard=one_shard,
         )
 
@@ -89,7 +89,8 @@ def certify_draws(
     for count in options.stages(len(some) - len(used)):
         taken = np.searchsorted(some, np.concatenate([used, at]))
         more = choose(theta[some], None if shard is None else shard[some], count - len(at), rng, taken)
-        at, found = np.concatenate([at, some[more]]), [*found, score(theta[some[more]])]
+        at, points = np.concatenate([at, some[more]]), theta[some[more]]
+        found = [*found, _precise(score(points), points, mode, options)]
         certificate = look(some)
         if certificate.remedy == "draws" and len(every) > len(some):
             certificate = look(every)
@@ -97,6 +98,13 @@ def certify_draws(
             break
     assert certificate is not None
     return certificate, at
+
+
+def _precise(found: Gradients, points: np.ndarray, mode: Mode, options: Certify) -> Gradients:
+    """The gradients as they are, or of all rows if a sample of them leaves too much uncertain."""
+    if options.rows != "auto" or found.noise is None or found.complete is None:
+        return found
+    return found if rows_suffice(found.noise, points, mode, options.bounds) else found.complete()
 
 
 def verdict_findings(certificate: Certificate) -> list[Finding]:

@@ -10,6 +10,7 @@ from scipy.special import ndtr
 
 from shardmc.check.directions import Combination, Correction, correct, worst_combinations
 from shardmc.check.mixing import effective_size
+from shardmc.check.row_noise import errors_of_rows
 from shardmc.check.skewness import Straightened, straighten
 from shardmc.check.stein import SteinSample, SteinTest, stein_test
 from shardmc.types import Frame, Mode
@@ -146,17 +147,8 @@ def with_row_noise(measured: Measured, noise: np.ndarray, z: np.ndarray, directi
     directions
         Those of the parameters, unit vectors (dim, dim).
     """
-    # m changes by the mean of the noise, C by its covariance with z: see `certify`.
-    shift = noise.mean(axis=1)  # (sampled shard, dim)
-    centered = z - z.mean(axis=0)
-    bend = np.einsum("tj,itk->ijk", centered, noise) / len(z)
-    bend = (bend + np.swapaxes(bend, 1, 2)) / 2
-    of_mean = np.linalg.norm(shift @ directions.T, axis=0)
-    of_variance = np.linalg.norm(np.einsum("pj,ijk,pk->ip", directions, bend, directions), axis=0)
-    of_sd = of_variance / (2 * measured.sd_ratio)
-    # Along any combination: at most the largest eigenvalue.
-    any_mean = float(np.linalg.norm(shift, ord=2))
-    any_sd = float(np.sqrt(np.sum(np.linalg.norm(bend, ord=2, axis=(1, 2)) ** 2))) / 2
+    of_mean, of_sd, any_mean, any_sd = errors_of_rows(noise, z, directions)
+    of_sd = of_sd / measured.sd_ratio
     mean_se, sd_se = np.hypot(measured.mean_error_se, of_mean), np.hypot(measured.sd_ratio_se, of_sd)
     return replace(
         measured,

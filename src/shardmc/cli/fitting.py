@@ -121,7 +121,7 @@ CertifyRows = Annotated[
     float | None,
     typer.Option(
         help="The part of the rows that each gradient reads. Below 1 the certificate is cheaper and less precise. The "
-        "default is 1, and 0.2 for mixed models."
+        "default is a fifth if that is enough and otherwise 1, and 0.2 for mixed models."
     ),
 ]
 CertifyMean = Annotated[
@@ -195,7 +195,7 @@ def fit(
     from shardmc.formulas import glm
 
     most = max(certify_draws, Certify.max_draws)
-    rows_read = 1.0 if certify_rows is None else certify_rows
+    rows_read = "auto" if certify_rows is None else certify_rows
     certify = Certify(certify_draws, most, rows_read, certify_mean, certify_sd)
     printing = Printing(quiet, verbose, as_json, as_csv, every)
     posterior = glm(

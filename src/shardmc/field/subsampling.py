@@ -105,7 +105,7 @@ def subsample(
     """
     chosen = named_method(method, **options)
     certified = certify_options(certify, check)
-    if certified is not None and certified.rows < 1:
+    if certified is not None and certified.rows not in ("auto", 1):
         raise OptionError("subsample certifies with all rows: leave rows of shardmc.Certify at 1.")
     driver = Driver(progress=progress)
     front_end, job = open_job(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -21,7 +21,7 @@ from shardmc.model.precision import double_precision
 from shardmc.model.shared import joined, with_shared
 from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Frame, Gradients, Mode, Rows
+from shardmc.types import Frame, Mode, Rows
 
 _MANY = 64  # parameters
 
@@ -320,6 +320,11 @@ def _prior_gradients(kind: Any, numbers: Any, frame: DeviceFrame, points: jax.Ar
     return jax.vmap(jax.grad(lambda u: model.log_prior(frame.to_theta(u))))(points)
 
 
+def prior_gradients_in(model: Model, frame: DeviceFrame, points: jax.Array) -> np.ndarray:
+    """Gradients (point, dim) of the log prior at points of a frame, in its coordinates."""
+    return np.array(with_shared(_prior_gradients, model, None, frame, points), np.float64)
+
+
 def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engine: Engine) -> np.ndarray:
     """Gradients (point, dim) of the log posterior of all rows at `points` (point, dim), on the theta scale.
 
@@ -329,7 +334,7 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     inverse = np.linalg.inv(frame.basis)
     u = jax.device_put(((points - frame.center) @ inverse.T).astype(jnp.result_type(float)))
     device = DeviceFrame.of(frame)
-    total = np.array(with_shared(_prior_gradients, model, None, device, u), np.float64)
+    total = prior_gradients_in(model, device, u)
     results = engine.map(LikelihoodGradients(model), blocks, None, (device, u))
     for shard, part in in_order(results, range(blocks.num_shards)):
         total += blocks.shares[shard] * np.asarray(part, np.float64)
@@ -351,68 +356,3 @@ def gradients_call(model: Model, blocks: Blocks, num_points: int) -> ProgramCall
     frame = DeviceFrame.of(Frame.identity(model.dim))
     points = jax.device_put(np.zeros((num_points, model.dim), jnp.result_type(float)))
     return ProgramCall(LikelihoodGradients(model), blocks, None, (frame, points))
-
-
-@dataclass(frozen=True, eq=False)
-class SampledGradients:
-    """Gradients of the log posterior of all rows, estimated from a sample of the shards.
-
-    With the frame's centre c, the gradient g and the curvature H of all rows there, and s_i, C_i those of shard i's
-    rescaled subposterior,
-
-        g(theta) = g(c) - H (theta - c) + sum_i a_i r_i(theta),    r_i(theta) = s_i(theta) - s_i(c) + C_i (theta - c)
-
-    where a_i are the shares. All rows are read once, for g(c) and H; only the r_i, which are small where the
-    posterior is close to a Gaussian, are averaged over the sample.
-    """
-
-    model: Model
-    blocks: Blocks
-    """All rows."""
-    shards: Blocks
-    """The same partition; rows that every shard keeps make the r_i more alike."""
-    mode: Mode
-    engine: Engine
-    sample: Sequence[int]
-
-    def __call__(self, points: np.ndarray) -> Gradients:
-        frame, whole = self.mode.frame, self._whole
-        inverse = np.linalg.inv(frame.basis)
-        device = DeviceFrame.of(frame)
-        u = (points - whole.center) @ inverse.T
-        at = jax.device_put(u.astype(jnp.result_type(float)))
-        prior = np.asarray(with_shared(_prior_gradients, self.model, None, device, at), np.float64)
-        results = self.engine.map(
-            LikelihoodGradients(self.model), self.shards, None, (device, at), self.sample
-        )
-        rest = np.stack(
-            [
-                prior + np.asarray(part, np.float64) - gradient + u @ curvature
-                for (_, part), (gradient, curvature) in zip(
-                    in_order(results, self.sample), self._at_center, strict=True
-                )
-            ]
-        )
-        shares = self.shards.shares[list(self.sample)]
-        mean = np.tensordot(shares / shares.sum(), rest, axes=1)
-        count = len(self.sample)
-        unread = 1 - count / self.shards.num_shards
-        values = mean @ inverse + whole.gradient - (points - whole.center) @ whole.curvature
-        return Gradients(values, (rest - mean) @ inverse * np.sqrt(unread / (count * (count - 1))))
-
-    @cached_property
-    def _whole(self) -> Expansion:
-        """Gradient and curvature of all rows at the frame's centre."""
-        likelihood = expand_likelihood(self.model, self.blocks, self.mode.frame, self.engine)
-        return likelihood + expand_prior(self.model, likelihood.center)
-
-    @cached_property
-    def _at_center(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The sampled shards' gradients and curvatures there, in the frame's coordinates."""
-        zeros = np.zeros((self.shards.num_shards, self.model.dim), jnp.result_type(float))
-        device = DeviceFrame.of(self.mode.frame)
-        results = self.engine.map(SubposteriorTerms(self.model), self.shards, zeros, device, self.sample)
-        return [
-            (np.asarray(gradient, np.float64), np.asarray(curvature, np.float64))
-            for _, (_, gradient, curvature) in in_order(results, self.sample)
-        ]

@@ -108,7 +108,7 @@ def append(
     True
     """
     certified = certify_options(certify, check)
-    if certified is not None and certified.rows < 1:
+    if certified is not None and certified.rows not in ("auto", 1):
         raise OptionError("append certifies with all rows: leave rows of shardmc.Certify at 1.")
     earlier = posterior if isinstance(posterior, Posterior) else load(Path(posterior))
     _refuse_kind(earlier)

@@ -42,14 +42,21 @@ def score_of_blocks(job: Job, state: State) -> Score:
     if state.located is None:
         return _no_score
     mode, available = state.located.mode, state.blocks.num_shards
-    count = available if job.certify is None else job.certify.num_shards(available)
+    count = _num_sampled(job, state)
     if count < available:
         chosen = generator(job.seed, Purpose.SAMPLE_ROWS).choice(available, count, replace=False)
-        sample = sorted(map(int, chosen))
-        whole, shards = state.blocks.for_certificate, state.shards.for_certificate
-        return SampledGradients(job.model, whole, shards, mode, job.engine, sample)
+        shards = state.shards.for_certificate
+        return SampledGradients(job.model, shards, mode, job.engine, sorted(map(int, chosen)))
     blocks = state.blocks.for_certificate
     return lambda points: Gradients(gradients(job.model, blocks, mode, points, job.engine))
+
+
+def _num_sampled(job: Job, state: State) -> int:
+    """The number of shards that a gradient of the certificate reads first. Shards in file order are all read."""
+    available = state.blocks.num_shards
+    if job.certify is None or (job.certify.rows == "auto" and not job.shuffled):
+        return available
+    return job.certify.num_shards(available)
 
 
 @final
@@ -120,15 +127,19 @@ class CheckDraws(Stage):
             certified.certificate,
             certified.certified_at,
         )
-        passes = 0.0 if certified.certified_at is None else _passes(job, state, len(certified.certified_at))
+        passes = (
+            0.0 if certified.certified_at is None else _passes(evidence.score, len(certified.certified_at))
+        )
         return state.after(self, passes=passes, checked=checked)
 
     def programs(self, job: Job, state: State) -> Iterable[ProgramCall]:
-        if job.certify is not None and job.certify.rows == 1 and self.score is score_of_blocks:
+        if job.certify is not None and self.score is score_of_blocks:
             count = job.draws_per_shard
             if job.combiner.pools:
                 count = pooled_count(count, state.blocks.shares)
-            yield gradients_call(job.model, state.blocks.for_certificate, job.certify.stages(count)[0])
+            sampled = _num_sampled(job, state) < state.blocks.num_shards
+            blocks = (state.shards if sampled else state.blocks).for_certificate
+            yield gradients_call(job.model, blocks, job.certify.stages(count)[0])
 
     def _evidence(self, job: Job, state: State, effective: Callable[[], np.ndarray]) -> Evidence:
         chains, combined = known(state.sampled).chains, known(state.combined)
@@ -150,10 +161,9 @@ class CheckDraws(Stage):
         )
 
 
-def _passes(job: Job, state: State, num_gradients: int) -> float:
-    """How often that many gradients evaluate all rows."""
-    count, available = known(job.certify).num_shards(state.blocks.num_shards), state.blocks.num_shards
-    return float(num_gradients) if count == available else 1 + num_gradients * count / available
+def _passes(score: Score, num_gradients: int) -> float:
+    """How often that many gradients evaluated all rows."""
+    return score.passes if isinstance(score, SampledGradients) else float(num_gradients)
 
 
 def _shard_table(state: State, evidence: Evidence, outcomes: Iterable[Outcome]) -> ShardTable:
@@ -236,7 +246,7 @@ class Polish(Stage):
         findings = tuple(ordered([*beside, *verdict_findings(fresh)]))
         return state.after(
             self,
-            passes=float(len(used) - before),
+            passes=_passes(score, len(used) - before),
             combined=combined,
             checked=replace(checked, certificate=fresh, findings=findings),
             polished=polished,

@@ -1,0 +1,104 @@
+"""Gradients of the log posterior of all rows from a sample of the shards, with what that leaves uncertain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardmc.data import Blocks
+from shardmc.engine import Engine, in_order
+from shardmc.locate.terms import LikelihoodGradients, SubposteriorTerms, prior_gradients_in
+from shardmc.model import Model
+from shardmc.target import DeviceFrame
+from shardmc.types import Gradients, Mode
+
+
+class _Slopes(NamedTuple):
+    """Gradients and curvatures of the shards' rescaled subposteriors at the frame's centre, in its coordinates."""
+
+    gradients: np.ndarray  # (shard, dim)
+    curvatures: np.ndarray  # (shard, dim, dim)
+
+
+@final
+class SampledGradients:
+    """Gradients of the log posterior of all rows, estimated from a sample of the shards.
+
+    With the frame's centre c, the gradient g and the curvature H of all rows there, and s_i, C_i those of shard i's
+    rescaled subposterior,
+
+        g(theta) = g(c) - H (theta - c) + sum_i a_i r_i(theta),    r_i(theta) = s_i(theta) - s_i(c) + C_i (theta - c)
+
+    where a_i are the shares. All shards are read once, for the s_i and C_i, whose weighted sums are g and H; only the
+    r_i, which are small where the posterior is close to a Gaussian, are averaged over the sample.
+
+    Parameters
+    ----------
+    shards
+        All shards. Rows that every shard keeps make the r_i more alike.
+    sample
+        The shards to read.
+    """
+
+    def __init__(
+        self, model: Model, shards: Blocks, mode: Mode, engine: Engine, sample: Sequence[int]
+    ) -> None:
+        self._model, self._shards, self._engine, self._frame = model, shards, engine, mode.frame
+        self.sample = list(sample)
+        self.passes = 0.0
+        """How often all rows were evaluated so far."""
+
+    def __call__(self, points: np.ndarray) -> Gradients:
+        rest = self._rest(points, self.sample)
+        shares, count = self._shards.shares[self.sample], len(self.sample)
+        mean = np.tensordot(shares / shares.sum(), rest, axes=1)
+        scale = np.sqrt((1 - count / self._shards.num_shards) / (count * (count - 1)))
+
+        def complete() -> Gradients:
+            others = [i for i in range(self._shards.num_shards) if i not in set(self.sample)]
+            both = np.concatenate([rest, self._rest(points, others)])
+            return Gradients(
+                self._whole(points, np.tensordot(self._shards.shares[self.sample + others], both, axes=1))
+            )
+
+        return Gradients(
+            self._whole(points, mean), (rest - mean) @ np.linalg.inv(self._frame.basis) * scale, complete
+        )
+
+    def _u(self, points: np.ndarray) -> np.ndarray:
+        # From the centre as the device has it, in its precision.
+        center = np.asarray(DeviceFrame.of(self._frame).center, np.float64)
+        return (points - center) @ np.linalg.inv(self._frame.basis).T
+
+    def _whole(self, points: np.ndarray, rest: np.ndarray) -> np.ndarray:
+        """The gradient (point, dim) with this average of the r_i."""
+        shares, slopes = self._shards.shares, self.at_center
+        curvature = np.tensordot(shares, slopes.curvatures, axes=1)
+        linear = shares @ slopes.gradients - self._u(points) @ ((curvature + curvature.T) / 2)
+        return (linear + rest) @ np.linalg.inv(self._frame.basis)
+
+    def _rest(self, points: np.ndarray, shards: Sequence[int]) -> np.ndarray:
+        """The r_i of these shards in the frame's coordinates, (shard, point, dim)."""
+        u, device = self._u(points), DeviceFrame.of(self._frame)
+        at = jax.device_put(u.astype(jnp.result_type(float)))
+        prior = prior_gradients_in(self._model, device, at)
+        results = self._engine.map(LikelihoodGradients(self._model), self._shards, None, (device, at), shards)
+        parts = np.stack([np.asarray(part, np.float64) for _, part in in_order(results, shards)])
+        self.passes += len(points) * float(self._shards.shares[list(shards)].sum())
+        slopes = self.at_center
+        return prior + parts - slopes.gradients[shards][:, None] + u @ slopes.curvatures[shards]
+
+    @cached_property
+    def at_center(self) -> _Slopes:
+        """Of all shards. It is the program that found their modes."""
+        count, dim = self._shards.num_shards, self._model.dim
+        zeros, device = np.zeros((count, dim), jnp.result_type(float)), DeviceFrame.of(self._frame)
+        results = self._engine.map(SubposteriorTerms(self._model), self._shards, zeros, device)
+        terms = [terms[1:] for _, terms in in_order(results, range(count))]
+        self.passes += 1
+        return _Slopes(*(np.stack([np.asarray(t[k], np.float64) for t in terms]) for k in (0, 1)))

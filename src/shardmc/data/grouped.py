@@ -279,8 +279,9 @@ class GroupedSource(Source):
 
     is_table = False
 
-    def __init__(self, source: Source, codes: str, counts: np.ndarray) -> None:
+    def __init__(self, source: Source, codes: str, counts: np.ndarray, *, whole: bool = False) -> None:
         self._source, self._codes, self._counts = source, codes, np.asarray(counts, np.int64)
+        self._whole = whole  # whether a stretch holds all rows of a group
         self.num_rows = source.num_rows
         self.column_names = source.column_names
 
@@ -292,10 +293,13 @@ class GroupedSource(Source):
         return self
 
     def transform(self, function: Any, columns: Sequence[str], label: str) -> Source:
-        return GroupedSource(self._source.transform(function, columns, label), self._codes, self._counts)
+        return self._with(self._source.transform(function, columns, label))
 
     def drop_missing(self, columns: Sequence[str] | None = None) -> Source:
-        return GroupedSource(self._source.drop_missing(columns), self._codes, self._counts)
+        return self._with(self._source.drop_missing(columns))
+
+    def _with(self, source: Source) -> GroupedSource:
+        return GroupedSource(source, self._codes, self._counts, whole=self._whole)
 
     def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[Any]:
         return self._source.tables(columns, count)
@@ -322,7 +326,8 @@ class GroupedSource(Source):
         _, strata = np.unique(scale, return_inverse=True)
         assignment = Assignment(sizes, np.bincount(strata), seed if partition.shuffle else None)
         shard = assignment.next(strata, self.num_units)
-        layout = Layout(self._counts, shard, stretch_length(self._counts), partition.shards)
+        length = int(self._counts.max()) if self._whole else stretch_length(self._counts)
+        layout = Layout(self._counts, shard, length, partition.shards)
         rows_of = np.bincount(shard, self._counts, minlength=partition.shards).astype(np.int64)
         by = ByGroup(self._codes, shard)
         rows = self._source.split(replace(partition, sizes=rows_of, by=by), seed)

@@ -25,16 +25,23 @@ from shardmc.types import Rows
 class GroupedSource(Source):
     """A table of rows with a column of group codes, 0 to G - 1. Whole groups go to shards.
 
-    A `reduction` replaces the rows of groups by fewer ones, if that pays.
+    A `reduction` replaces the rows of groups by fewer ones, if that pays. With `whole`, a stretch holds all rows of a
+    group.
     """
 
     is_table = False
 
     def __init__(
-        self, source: Source, codes: str, counts: np.ndarray, reduction: Reduction | None = None
+        self,
+        source: Source,
+        codes: str,
+        counts: np.ndarray,
+        reduction: Reduction | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
         self._source, self._codes, self._counts = source, codes, np.asarray(counts, np.int64)
-        self._reduction = reduction
+        self._reduction, self._whole = reduction, whole
         self.num_rows = source.num_rows
         self.column_names = source.column_names
 
@@ -52,7 +59,7 @@ class GroupedSource(Source):
         return self._of(self._source.drop_missing(columns))
 
     def _of(self, source: Source) -> GroupedSource:
-        return GroupedSource(source, self._codes, self._counts, self._reduction)
+        return GroupedSource(source, self._codes, self._counts, self._reduction, whole=self._whole)
 
     def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[Any]:
         return self._source.tables(columns, count)
@@ -85,7 +92,8 @@ class GroupedSource(Source):
         assert isinstance(rows, ArrayBlocks | StreamBlocks)
         reduced = self._reduced(rows)
         counts = self._counts if reduced is None else np.bincount(reduced.codes, minlength=self.num_units)
-        layout = Layout(counts, shard, stretch_length(counts), partition.shards)
+        length = int(counts.max()) if self._whole else stretch_length(counts)
+        layout = Layout(counts, shard, length, partition.shards)
         if isinstance(rows, StreamBlocks) and reduced is None:
             stretches, weighted = StretchStream(rows, self._codes, layout), rows.has_weights
         else:

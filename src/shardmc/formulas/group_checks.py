@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmc.errors import DataError, ModelError
+from shardmc.formulas.mixed import MOST_BY_QUADRATURE, needs_whole_groups
 from shardmc.types import Finding
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 _MOST_PARAMETERS = 1_000
 """Effects, of all factors that are not integrated out, that may be parameters."""
 _MOST_CORRELATIONS = 200
-_MOST_INTEGRATED = 3
-"""Effects of a group that quadrature integrates out."""
+_MOST_PADDED = 20
+"""Rows with padding, for rows without: groups with many effects are padded to the size of the largest."""
 _FEW_GROUPS = 8
 
 
@@ -57,11 +58,13 @@ def _refuse_levels(factor: Factor, design: Design) -> None:
 
 def _refuse_effects(factor: Factor, design: Design) -> None:
     size = len(factor.effects)
-    if factor.integrated and size > _MOST_INTEGRATED and not design.family.integrates_exactly:
+    padded = int(factor.counts.max()) * len(factor.levels)
+    if factor.integrated and needs_whole_groups(design) and padded > _MOST_PADDED * design.num_rows:
         raise ModelError(
-            f"Each group of {factor.name!r} has {size} effects ({', '.join(factor.effects[:4])}, ...). Family "
-            f"{design.family.name!r} takes up to {_MOST_INTEGRATED}; only 'gaussian' and 'lognormal' take more. Leave "
-            "out the slopes that vary least."
+            f"Each group of {factor.name!r} has {size} effects. With more than {MOST_BY_QUADRATURE} and family "
+            f"{design.family.name!r}, groups must be of similar size, but the largest has {factor.counts.max():,} rows "
+            f"and the average one {design.num_rows / len(factor.levels):,.1f}. Leave out slopes, or leave out groups "
+            "that are so large that they can be fitted by themselves."
         )
     correlations = len(factor.correlation_names)
     if correlations > _MOST_CORRELATIONS:

@@ -28,6 +28,7 @@ from shardmc.formulas.chunk import refuse_unknown
 from shardmc.formulas.design import UNIT, Design
 from shardmc.formulas.groups import DROP_MISSING, Factor
 from shardmc.formulas.linear_model import build_model
+from shardmc.formulas.mixed import needs_whole_groups
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
 from shardmc.pipeline.grouping import recentered
@@ -187,7 +188,8 @@ class _Groups:
         """The groups in shards that fit in memory, with quadrature around each group's own effects."""
         rows = source.transform(self.design.rows, self.read, self.design.label)
         shards = min(len(self.levels), 1 + source.num_rows // _AT_ONCE)
-        blocks = GroupedSource(rows, UNIT, self.counts).split(Partition(shards), 0)
+        whole = needs_whole_groups(self.design)
+        blocks = GroupedSource(rows, UNIT, self.counts, whole=whole).split(Partition(shards), 0)
         job = Job(self.model, blocks, Local(), 0, Recenter(), Auto())
         return recentered(job, blocks, theta, _NODES)
 

@@ -14,6 +14,7 @@ from shardmc.data.reduction import CONSTANT, Reduction
 from shardmc.formulas.groups import Factor
 from shardmc.formulas.priors import Prior, rounded
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal
+from shardmc.mixed.matched import LinearEffects, Matched
 from shardmc.mixed.small import cholesky, inverse_lower, log_diagonal, solve_lower
 from shardmc.model import Model, Parameter
 
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
     from shardmc.formulas.linear_model import RowLogLikelihood
 
 Params = Mapping[str, jax.Array]
+
+MOST_BY_QUADRATURE = 3
+"""Effects of a group that quadrature integrates out; more are integrated out by matched moments."""
+
+
+def needs_whole_groups(design: Design) -> bool:
+    """Whether the likelihood of a group needs all its rows at once: that of many effects."""
+    unit, exact = design.unit, design.family.integrates_exactly
+    return unit is not None and len(unit.effects) > MOST_BY_QUADRATURE and not exact
 
 
 def sd_parameter(factor: Factor) -> str:
@@ -80,9 +90,16 @@ class GroupLogLikelihood(GroupLikelihood):
         assert factor is not None
         self.design, self.of_rows, self.factor = design, of_rows, factor
         self.fingerprint_text, self.fingerprint_function = design.label, of_rows
-        closed = design.family.integrates_exactly
-        self.local = None if closed else LocalEffects(self.of_stretches, self.root, len(factor.effects))
-        self.marginal = None if self.local is None else Marginal(self.local)
+        self.local: LocalEffects | LinearEffects | None = None
+        self.marginal: Marginal | Matched | None = None
+        if needs_whole_groups(design):
+            self.local = LinearEffects(
+                self.linear_predictor, self.columns, self.of_etas, self.root, len(factor.effects)
+            )
+            self.marginal = Matched(self.local)
+        elif not design.family.integrates_exactly:
+            self.local = LocalEffects(self.of_stretches, self.root, len(factor.effects))
+            self.marginal = Marginal(self.local)
 
     def __call__(self, params: Params, data: GroupedRows) -> jax.Array:
         return self._closed(params, data)[0] if self.marginal is None else self.marginal(params, data)
@@ -137,6 +154,18 @@ class GroupLogLikelihood(GroupLikelihood):
             weights,
             counted=counted,
         )
+
+    def columns(self, params: Params, rows: Any) -> jax.Array:
+        """The columns of the effects times the root of their covariance, (group, row, effect)."""
+        root = self.root(params) / self.design.scaling.response_scale
+        if self.factor.correlated:
+            return rows["columns"] @ root
+        return rows["columns"] * jnp.diagonal(root)
+
+    def of_etas(self, params: Params, rows: Any, eta: jax.Array) -> jax.Array:
+        """The log-likelihood of rows, (group, row), given their linear predictors."""
+        auxiliary = self.of_rows.auxiliary(params)
+        return self.design.family.log_likelihood(eta, rows["response"], auxiliary, rows.get("trials"))
 
     def linear_predictor(self, params: Params, rows: Any) -> jax.Array:
         """eta without the effects that are integrated out, (stretch, row)."""

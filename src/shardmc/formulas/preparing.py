@@ -21,7 +21,7 @@ from shardmc.formulas.families import Family, ResponseSummary
 from shardmc.formulas.formula import Formula
 from shardmc.formulas.group_checks import group_findings, refuse_groups
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
-from shardmc.formulas.mixed import default_priors, reduction_of
+from shardmc.formulas.mixed import default_priors, needs_whole_groups, reduction_of
 from shardmc.formulas.priors import Prior, choose_priors
 from shardmc.formulas.roles import Roles, levels_of
 from shardmc.formulas.scan import (
@@ -105,7 +105,9 @@ def prepare(
         design.rows, list(dict.fromkeys([*design.columns, *parsed.grouping])), design.label
     )
     if design.unit is not None:
-        rows = GroupedSource(rows, UNIT, design.unit.counts, reduction_of(design))
+        rows = GroupedSource(
+            rows, UNIT, design.unit.counts, reduction_of(design), whole=needs_whole_groups(design)
+        )
     separating = tuple(summary.separating(design.column_names, table.family))
     return Prepared(design, rows, table.response, separating, before - source.num_rows, findings)
 

@@ -2,15 +2,21 @@
 
 from shardmc.mixed.centers import blank_centers, center_groups, moments_of_effects
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal, product_rule
+from shardmc.mixed.matched import LinearEffects, Matched, points_for
+from shardmc.mixed.matching import blank_sites
 from shardmc.mixed.own import integrated
 
 __all__ = [
     "GroupLikelihood",
+    "LinearEffects",
     "LocalEffects",
     "Marginal",
+    "Matched",
     "blank_centers",
+    "blank_sites",
     "center_groups",
     "integrated",
     "moments_of_effects",
+    "points_for",
     "product_rule",
 ]

@@ -14,6 +14,8 @@ from jax import lax
 from shardmc.data.grouped import GroupedBlocks, GroupedRows
 from shardmc.engine import Engine
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, flat
+from shardmc.mixed.matched import LinearEffects
+from shardmc.mixed.matching import GroupSites
 from shardmc.mixed.small import cholesky, inverse_lower
 from shardmc.model import Model
 
@@ -121,13 +123,13 @@ class GroupModes:
 
 def center_groups(
     model: Model,
-    local: LocalEffects,
+    local: LocalEffects | LinearEffects,
     blocks: GroupedBlocks,
     theta: np.ndarray,
     engine: Engine,
     shards: Sequence[int] | None = None,
 ) -> tuple[GroupedBlocks, float]:
-    """The blocks with the centre of every group at these parameters, and how often all rows were evaluated.
+    """The blocks with the centre (or the sites) of every group at these parameters, and the passes over all rows.
 
     Each search starts from the centre that the blocks have. With `shards`, only their groups are centred.
     """
@@ -136,13 +138,13 @@ def center_groups(
     passes = 0.0
     real = jnp.result_type(float)
     plain = blocks.keep([np.empty(0, np.int64)] * blocks.num_shards)
-    for shard, (centers, steps) in engine.map(
-        GroupModes(model, local), plain, None, jnp.asarray(theta, real), shards
-    ):
+    linear = isinstance(local, LinearEffects)
+    program = GroupSites(model, local) if linear else GroupModes(model, local)
+    for shard, (centers, steps) in engine.map(program, plain, None, jnp.asarray(theta, real), shards):
         start, size = layout.starts[shard], layout.sizes[shard]
         for name, array in centers.items():
             found[name][start : start + size] = np.asarray(array)[:size]
-        passes += blocks.shares[shard] * (2 * float(steps) + 2 + model.dim)
+        passes += blocks.shares[shard] * (2 * float(steps) + 2 + (0 if linear else model.dim))
     return blocks.with_effects(found), passes
 
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from jax.flatten_util import ravel_pytree
 from shardmc.data.grouped import GroupedRows
 from shardmc.mixed.small import log_diagonal
 from shardmc.model import Model
+
+if TYPE_CHECKING:
+    from shardmc.mixed.matched import LinearEffects
 
 Params = Mapping[str, jax.Array]
 
@@ -74,8 +77,8 @@ def product_rule(number: int, size: int) -> np.ndarray:
 class GroupLikelihood(ABC):
     """The log-likelihood of groups, (params, rows) -> (group,), and what is known about their effects."""
 
-    local: LocalEffects | None
-    """The effects, if they are integrated out by quadrature; None if there is a closed form."""
+    local: LocalEffects | LinearEffects | None
+    """The effects, if they are integrated out by quadrature or matched moments; None if there is a closed form."""
 
     @abstractmethod
     def __call__(self, params: Params, data: GroupedRows) -> jax.Array:

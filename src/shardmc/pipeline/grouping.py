@@ -13,7 +13,17 @@ from shardmc.errors import ModelError
 from shardmc.locate import Start, choose_precision, locate
 from shardmc.locate.ascent import Ascent
 from shardmc.locate.terms import Evaluator, Expansion, sampled_score
-from shardmc.mixed import GroupLikelihood, blank_centers, center_groups, moments_of_effects, product_rule
+from shardmc.mixed import (
+    GroupLikelihood,
+    LinearEffects,
+    LocalEffects,
+    blank_centers,
+    blank_sites,
+    center_groups,
+    moments_of_effects,
+    points_for,
+    product_rule,
+)
 from shardmc.model import Model
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
 from shardmc.posterior.groups import GroupMoments
@@ -28,6 +38,8 @@ _FIRST = 1
 """The place in the ladder with which the search for the mode starts."""
 _PINNED = 0.05
 """The sd within which the log sd of effects that are parameters is held at first."""
+POINTS = 64
+"""Points of importance sampling for the certificate, with many effects in each group."""
 SCORE_ERROR = 0.01
 """Quadrature may move the mode by this much, in posterior standard deviations."""
 
@@ -97,8 +109,12 @@ def _blank(model: Model, blocks: GroupedBlocks, place: int) -> GroupedBlocks:
     local = _likelihood(model).local
     if local is None:
         return blocks
+    groups, length = len(blocks.layout.order), blocks.layout.length
+    if isinstance(local, LinearEffects):
+        points = points_for(min(length, local.size), POINTS)
+        return replace(blocks.with_effects(blank_sites(groups, length)), finer=points)
     count = sum(int(np.prod(p.shape)) for p in model.parameters.values())
-    centers = blank_centers(len(blocks.layout.order), local.size, count)
+    centers = blank_centers(groups, local.size, count)
     return _with_rule(blocks.with_effects(centers), local.size, place)
 
 
@@ -182,7 +198,7 @@ class _Search:
 
         The scores are those of some shards, scaled to all rows.
         """
-        if self.likelihood.local is None:
+        if not isinstance(self.likelihood.local, LocalEffects):
             return 0
         size, frame = self.likelihood.local.size, self.mode.frame
         ladder = _LADDER[size]
@@ -204,7 +220,7 @@ class _Search:
 
     def use_nodes(self, place: int) -> None:
         """Find the mode again if it was found with other nodes."""
-        if self.likelihood.local is not None and place != _FIRST:
+        if isinstance(self.likelihood.local, LocalEffects) and place != _FIRST:
             self.blocks = _with_rule(self.blocks, self.likelihood.local.size, place)
             self.finish()
 

@@ -1,0 +1,177 @@
+"""Many effects in each group: the likelihood by matched moments, against closed forms and dense quadrature."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shardmc.data.grouped import GroupedRows
+from shardmc.mixed import LinearEffects, Matched, blank_sites, points_for, product_rule
+from shardmc.mixed.conditioned import conditioned, inverse_of_sum
+from shardmc.mixed.matched import Normal
+from shardmc.mixed.matching import find_sites
+from shardmc.model.precision import double_precision
+
+GROUPS = 40
+LOG_SD = float(np.log(0.7))
+
+
+def _effects(size: int, family: str) -> LinearEffects:
+    def log_likelihood(params, rows, eta):
+        if family == "gaussian":
+            return -0.5 * (rows["y"] - eta) ** 2
+        return -jnp.logaddexp(0.0, -(2 * rows["y"] - 1) * eta)
+
+    return LinearEffects(
+        lambda params, rows: params["mu"] * jnp.ones_like(rows["y"]),
+        lambda params, rows: rows["z"] * params["sd"],
+        log_likelihood,
+        lambda params: params["sd"] * jnp.eye(size),
+        size,
+    )
+
+
+def _rows(rows: int, size: int, family: str) -> GroupedRows:
+    rng = np.random.default_rng([rows, size])
+    z = rng.normal(size=(GROUPS, rows, size))
+    z[:, :, 0] = 1.0
+    eta = 0.3 + 0.7 * np.einsum("gnq,gq->gn", z, rng.normal(size=(GROUPS, size)))
+    y = (
+        eta + rng.normal(size=eta.shape)
+        if family == "gaussian"
+        else rng.random(eta.shape) < jax.nn.sigmoid(eta)
+    )
+    leaves = {"z": jnp.asarray(z), "y": jnp.asarray(y, float)}
+    weights = jnp.ones((GROUPS, rows)).at[0, -1].set(0.0)  # a row that only pads
+    sites = jax.tree.map(jnp.asarray, blank_sites(GROUPS, rows))
+    return GroupedRows(leaves, weights, jnp.arange(GROUPS), sites, None, True, True)
+
+
+def _params(log_sd: jax.Array | float = LOG_SD) -> dict[str, jax.Array]:
+    return {"mu": jnp.asarray(0.3), "sd": jnp.exp(log_sd)}
+
+
+def _with_sites(local: LinearEffects, data: GroupedRows, place: int = 1) -> GroupedRows:
+    """Rows with matched sites, or with Laplace's for place 0."""
+    return replace(data, effects={"sites": find_sites(local, _params(), data)[place]})
+
+
+def _dense(data: GroupedRows, size: int, params: dict[str, jax.Array], family: str) -> jax.Array:
+    """Log-likelihoods of the groups by a fine product rule around zero."""
+    rule = jnp.asarray(product_rule(41, size))
+    local = _effects(size, family)
+
+    def at(point: jax.Array) -> jax.Array:
+        f = local.columns(params, data.rows) @ point[:-1]
+        return jnp.sum(local.of_rows(params, data)(f), axis=1) + point[-1]
+
+    return jax.nn.logsumexp(jax.vmap(at)(rule), axis=0)
+
+
+def _slope(value, log_sd: float = LOG_SD) -> tuple[jax.Array, jax.Array]:
+    """Values of the groups and their derivatives by the log of the sd."""
+    return jax.jvp(value, (log_sd,), (1.0,))
+
+
+@pytest.mark.parametrize(("rows", "size"), [(3, 5), (7, 4)])
+def test_normal_rows_are_exact(rows, size):
+    with double_precision():
+        local, data = _effects(size, "gaussian"), _rows(rows, size, "gaussian")
+        found = Matched(local)(_params(0.1), _with_sites(local, data))
+        columns = np.asarray(local.columns(_params(0.1), data.rows))
+        residual = np.asarray(data.rows["y"]) - 0.3
+        for group in range(1, GROUPS):
+            covariance = columns[group] @ columns[group].T + np.eye(rows)
+            exact = -0.5 * residual[group] @ np.linalg.solve(covariance, residual[group])
+            exact -= 0.5 * np.linalg.slogdet(covariance)[1]
+            assert found[group] == pytest.approx(exact, abs=1e-9)
+
+
+@pytest.mark.parametrize("rows", [2, 10])
+def test_close_to_dense_quadrature(rows):
+    """Values and slopes; sites found elsewhere, as in a sampler. Laplace is twenty times further off."""
+    with double_precision():
+        local, data = _effects(2, "bernoulli"), _rows(rows, 2, "bernoulli")
+        for log_sd in LOG_SD + np.array([-0.1, 0.0, 0.1]):
+            value, slope = _slope(lambda t: _dense(data, 2, _params(t), "bernoulli"), log_sd)
+            matched = _slope(lambda t: Matched(local)(_params(t), _with_sites(local, data)), log_sd)
+            laplace = np.abs(_laplace(local, data, log_sd) - value).mean()
+            assert np.abs(matched[0] - value).mean() < min(2e-4, laplace / 20)
+            assert np.abs(matched[1] - slope).mean() < 2e-3
+
+
+def _laplace(local: LinearEffects, data: GroupedRows, log_sd: float) -> jax.Array:
+    sites = find_sites(local, _params(log_sd), data)[0]
+    columns = local.columns(_params(log_sd), data.rows)
+    normal = Normal.given(columns, sites[..., 0], sites[..., 1])
+    heights = normal.log_ratio(local.of_rows(_params(log_sd), data)(normal.mean), normal.mean)
+    return normal.value + jnp.sum(heights, axis=1)
+
+
+def test_flipped_correction_fails(monkeypatch):
+    """Negative control: with the other sign of the pairs, the same bound is broken."""
+    with double_precision():
+        local, data = _effects(2, "bernoulli"), _rows(10, 2, "bernoulli")
+        exact = _dense(data, 2, _params(), "bernoulli")
+        right = np.abs(Matched(local)(_params(), _with_sites(local, data)) - exact).mean()
+        pairs = Normal.pairs
+        monkeypatch.setattr(Normal, "pairs", lambda self, a: -pairs(self, a))
+        wrong = np.abs(Matched(local)(_params(), _with_sites(local, data)) - exact).mean()
+        assert right < 2e-4 < 4 * right + 2e-4 < 2 * wrong
+
+
+@pytest.mark.parametrize("rows", [2, 10])
+def test_importance_sampling_agrees(rows):
+    """The rule of the certificate: third and higher orders, too."""
+    with double_precision():
+        local, data = _effects(2, "bernoulli"), _rows(rows, 2, "bernoulli")
+        data = replace(_with_sites(local, data), rule=jnp.asarray(points_for(2, 64)))
+        value, slope = _slope(lambda t: _dense(data, 2, _params(t), "bernoulli"))
+        found = _slope(lambda t: Matched(local)(_params(t), data))
+        assert np.abs(found[0] - value).mean() < 1e-3
+        assert np.abs(np.mean(found[1] - slope)) < 2e-3
+
+
+def test_moments_of_effects():
+    with double_precision():
+        local, data = _effects(2, "bernoulli"), _rows(10, 2, "bernoulli")
+        mean, covariance, third = Matched(local).moments(_params(), _with_sites(local, data))
+        rule = jnp.asarray(product_rule(41, 2))
+        points = 0.7 * rule[:, :2]
+        f = jnp.einsum("gnq,kq->kgn", data.rows["z"], points)
+        logs = jnp.sum(jax.vmap(local.of_rows(_params(), data))(f), axis=2) + rule[:, 2, None]
+        share = jax.nn.softmax(logs, axis=0)
+        exact = jnp.einsum("kg,kq->gq", share, points)
+        gap = points[:, None] - exact
+        assert np.abs(mean - exact).max() < 0.02
+        assert np.abs(covariance - jnp.einsum("kg,kgi,kgj->gij", share, gap, gap)).max() < 0.02
+        assert np.abs(third - jnp.einsum("kg,kgi->gi", share, gap**3)).max() < 0.02
+
+
+def test_derivatives_of_conditioned():
+    with double_precision():
+        rng = np.random.default_rng(0)
+        root, w = jnp.asarray(rng.normal(size=(3, 4, 6))), jnp.asarray(rng.random((3, 4)))
+
+        def dense(root, w):
+            prior, weights = root @ jnp.swapaxes(root, 1, 2), jax.vmap(jnp.diag)(w)
+            inside = jnp.linalg.inv(jnp.linalg.inv(prior) + weights)
+            return jnp.sum(jnp.sin(inside)) + jnp.sum(
+                jnp.linalg.slogdet(jnp.eye(4) + prior @ weights)[1] ** 2
+            )
+
+        def fast(root, w):
+            inside, log_det = conditioned(root @ jnp.swapaxes(root, 1, 2), w)
+            return jnp.sum(jnp.sin(inside)) + jnp.sum(log_det**2)
+
+        np.testing.assert_allclose(jax.hessian(fast)(root, w), jax.hessian(dense)(root, w), atol=1e-9)
+        matrices = jnp.swapaxes(root, 1, 2) @ root
+        inverse, log_det = inverse_of_sum(matrices)
+        np.testing.assert_allclose(
+            inverse @ (jnp.eye(6) + matrices), jnp.broadcast_to(jnp.eye(6), (3, 6, 6)), atol=1e-9
+        )
+        np.testing.assert_allclose(log_det, jnp.linalg.slogdet(jnp.eye(6) + matrices)[1])

@@ -1,4 +1,4 @@
-"""Memory of a fit whose rows stay on disk: its need is said before it starts, and what it frees is given back."""
+"""Memory of a fit whose rows stay on disk: what it needs is said first, and what it frees is given back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("shardmc")
 
 
 def say_need(memory: int, row_bytes: int, shards: int) -> None:
-    """Say, before rows are read, if a limit of so many bytes for the rows cannot be kept, or is not all that is needed.
+    """Warn before rows are read if a limit for them in bytes cannot be kept, or if the process needs much more.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def say_need(memory: int, row_bytes: int, shards: int) -> None:
 
 
 def shards_at_a_time() -> int:
-    """Shards in memory at the least: one for each core, the next one, and one that is being read."""
+    """The fewest shards that are in memory at once: one for each core, the next one, and one that is being read."""
     return (os.cpu_count() or 1) + 2
 
 

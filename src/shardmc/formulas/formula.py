@@ -190,7 +190,7 @@ def _shortened(text: str) -> str:
 
 
 def _terms_of(tree: ASTNode | Token | None, columns: int) -> float:
-    """At most so many terms, equal ones counted separately, appear while formulaic expands a formula.
+    """An upper bound on the number of terms while formulaic expands a formula. Equal terms count separately.
 
     `columns` is what `.` stands for. The tree may be deeper than Python's stack.
     """

@@ -209,7 +209,7 @@ def model_of(prepared: Prepared) -> Model:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A design and where to start, known by their text and the kind of family, which may be a user's own."""
+    """A design and a starting point, compared by their text and the type of the family, which may be a user's own."""
 
     text: str
     family: type

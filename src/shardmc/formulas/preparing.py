@@ -68,7 +68,7 @@ def prepare(
     taken: Sequence[str] = (),
     complete: Sequence[str] = (),
 ) -> Prepared:
-    """The design of a formula on a table. `taken` columns are not part of `.`, `complete` ones may not be missing.
+    """The design of a formula on a table. `.` leaves out `taken` columns; `complete` ones may have no missing values.
 
     These are exact over all rows, however large the table: levels of categories, means and scales of center, scale and
     standardize, bounds of splines, and the means and standard deviations that priors use. Knots of splines at

@@ -1,4 +1,4 @@
-"""Draws of the posterior of all rows from the files of the sites, where no row is."""
+"""Combine the files of the sites: draws of the posterior of all rows, computed without any row."""
 
 from __future__ import annotations
 

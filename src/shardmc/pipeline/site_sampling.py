@@ -82,7 +82,7 @@ def sample_shard(
         Refuse a site with fewer rows: from few rows, or one, what leaves the site tells what they are. Weighted rows
         count as the number of equal weights that would be as good, (sum w)^2 / sum w^2.
     noise
-        Move mode, curvature and draws at random, by about so many times what one row changes. It costs accuracy: the
+        Move mode, curvature and draws at random, by about `noise` times what one row changes. It costs accuracy: the
         means of all rows are off by about noise * sqrt(K / N) posterior standard deviations, for K sites and N rows. It
         makes a single row hard to find out, but it is not differential privacy.
 

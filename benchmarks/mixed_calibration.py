@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--data-sets", type=int, default=None)
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     given = parser.parse_args()
-    num_sets = given.data_sets or (10 if given.quick else 200)
+    num_sets = given.data_sets or (2 if given.quick else 200)
     start = time.perf_counter()
     collected = collect(num_sets, given.methods)
     rows = [row_of(method, name, collected[method, name]) for method, name in sorted(collected)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -41,6 +42,7 @@ class Formula:
     `glm` would make a new model for each, because the search for the mode starts from the mean of the response.
     """
 
+    mode_for: ClassVar[str] = ""
     text: str
     model: Model | None = None
     prepared: Prepared | None = None

@@ -128,11 +128,11 @@ CASES = (
 
 def rows_of(case: Case, quick: bool) -> Iterator[list[object]]:
     """A row of the table per way to fit."""
-    made = case.make(case.rows // 20 if quick else case.rows)
+    made = case.make(case.rows // 100 if quick else case.rows)
     if made is None:
         return
     model, data = made
-    draws = 1_000 if quick else 20_000
+    draws = 200 if quick else 20_000
     reference = shardmc.fit(model, data, shards=1, draws=draws, sampler="nuts", seed=5, certify=False)
     ess = reference.shards.ess.sum(axis=0)
     noise = f"{1 / np.sqrt(ess.min()):.3f} sd, {100 / np.sqrt(2 * ess.min()):.1f} %"

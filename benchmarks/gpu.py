@@ -186,7 +186,7 @@ def main() -> None:
         return
     if options.x64:
         jax.config.update("jax_enable_x64", True)
-    rows = 50_000 if options.quick else options.rows
+    rows = 5_000 if options.quick else options.rows
     tell(device=str(jax.devices()[0]), jax=jax.__version__, x64=options.x64, rows=rows, shards=options.shards)
     data = jax.block_until_ready(simulate(rows, min(CHUNK, rows), jax.random.key(0)))
     for shuffle in (False, True):

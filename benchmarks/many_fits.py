@@ -73,7 +73,7 @@ def measure(name: str, fits: int) -> list[list[object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fits", type=int, default=200)
-    parser.add_argument("--quick", action="store_true", help="few fits; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="one fit of each case; nothing is written")
     parser.add_argument("--only", choices=list(CASES), help="one case, as each needs a process of its own")
     parser.add_argument("--lines", nargs="+", type=Path, help="files of printed lines to make the table from")
     arguments = parser.parse_args()
@@ -82,7 +82,7 @@ def main() -> None:
         rows = [[line.rsplit(" ", 3)[0], *line.rsplit(" ", 3)[1:]] for line in printed]
     else:
         names = [arguments.only] if arguments.only else list(CASES)
-        rows = [row for name in names for row in measure(name, 2 if arguments.quick else arguments.fits)]
+        rows = [row for name in names for row in measure(name, 1 if arguments.quick else arguments.fits)]
     if arguments.only and not arguments.lines:
         return
     columns = ("fits of", "number", "MB in memory", "compiled programs")

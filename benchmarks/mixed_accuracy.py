@@ -66,7 +66,7 @@ class Case:
 
     def draws(self, quick: bool) -> int:
         """Draws of each of the four chains of the reference."""
-        return 100 if quick else 1_500 if self.size >= 100 else 5_000
+        return 20 if quick else 1_500 if self.size >= 100 else 5_000
 
     def table(self) -> pd.DataFrame:
         """Rows of this case, sorted by group."""
@@ -105,7 +105,7 @@ def response(family: str, eta: np.ndarray, data: pd.DataFrame, rng: np.random.Ge
 
 def cases(quick: bool) -> dict[str, Case]:
     if quick:
-        found = [Case("gaussian", 40, 3)]
+        found = [Case("gaussian", 20, 3)]
     else:
         found = [Case(family, 400, size) for family in FAMILIES[:3] for size in (3, 10)]
         found += [Case(family, 300, 100) for family in FAMILIES[:3]]
@@ -192,7 +192,7 @@ def nuts(case: Case, priors: dict[str, str], draws: int, out: Path) -> None:
 
     sampler = MCMC(
         NUTS(model, init_strategy=init_to_median),
-        num_warmup=max(draws // 5, 100),
+        num_warmup=max(draws // 5, 20),
         num_samples=draws,
         num_chains=4,
         chain_method="vectorized",
@@ -322,7 +322,7 @@ def main() -> None:
     parser.add_argument("--one", nargs=3, metavar=("CASE", "WHAT", "FILE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     every = cases(given.quick)
-    draws = 1_000 if given.quick else 10_000
+    draws = 200 if given.quick else 10_000
     if given.one:
         name, what, file = given.one
         case, path = every[name], Path(file)

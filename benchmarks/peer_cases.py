@@ -125,5 +125,5 @@ QUICK = {
     "covertype-4": lambda: _covertype(4, 50_000, 2_000),
     "freMTPL2": lambda: insurance(50_000),
     "nycflights13": lambda: flights(50_000),
-    "synthetic-20000": lambda: _synthetic(20_000, 2_000),
+    "synthetic-2000": lambda: _synthetic(2_000, 500),
 }

@@ -81,7 +81,7 @@ def exponent(x: list[float], y: list[float]) -> float:
 
 def over_rows(quick: bool) -> list[Point]:
     """N at fixed rows and draws per shard."""
-    counts = (20_000, 100_000) if quick else (100_000, 1_000_000, 10_000_000, 100_000_000)
+    counts = (20_000, 40_000) if quick else (100_000, 1_000_000, 10_000_000, 100_000_000)
     fitted = model(8)
     points = []
     for count in counts:
@@ -92,21 +92,21 @@ def over_rows(quick: bool) -> list[Point]:
 
 def over_shards(quick: bool) -> dict[int, tuple[list[Point], Point]]:
     """K at fixed N and draws, and the K that "auto" chooses."""
-    sizes = (20_000,) if quick else (100_000, 1_000_000)
-    counts = (10, 20) if quick else (10, 30, 100, 300, 1_000)
+    sizes, draws = ((2_000,), 500) if quick else ((100_000, 1_000_000), 10_000)
+    counts = (10,) if quick else (10, 30, 100, 300, 1_000)
     fitted = model(10)
     found = {}
     for size in sizes:
         data = simulate(size, 10)
-        points = [measure(data, fitted, shards, 10_000) for shards in counts]
-        found[size] = (points, measure(data, fitted, "auto", 10_000))
+        points = [measure(data, fitted, shards, draws) for shards in counts]
+        found[size] = (points, measure(data, fitted, "auto", draws))
     return found
 
 
 def over_parameters(quick: bool) -> list[Point]:
     """d at fixed N, K and draws."""
     dims = (2, 5) if quick else (2, 5, 10, 20, 50, 100, 200)
-    size = 20_000 if quick else 200_000
+    size = 2_000 if quick else 200_000
     return [measure(simulate(size, dim), model(dim), 20, 2_000) for dim in dims]
 
 

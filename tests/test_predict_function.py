@@ -23,7 +23,7 @@ def posterior():
         return -0.5 * (rows["y"] - rows["x"] @ params["beta"]) ** 2
 
     model = shardmc.Model(log_likelihood, None, {"beta": 2})
-    return shardmc.fit(model, {"x": x, "y": y}, shards=2, draws=400, check=False)
+    return shardmc.fit(model, {"x": x, "y": y}, shards=2, draws=400, check=False, precision="single")
 
 
 NEW = pd.DataFrame({"a": np.linspace(-1, 1, 50), "b": np.arange(50) % 3, "name": ["row"] * 50})

@@ -66,6 +66,7 @@ def test_no_kept_rows_and_some_share_their_programs(compilations):
     assert kept[1] > 0
 
 
+@pytest.mark.slow
 def test_folds_of_a_cross_validation_share_their_programs(compilations):
     rows = simulated(50_003)
     fold = np.arange(50_003) % 5

@@ -14,6 +14,8 @@ from scipy.stats import multivariate_normal
 import shardmc
 from shardmc.data import as_source
 from shardmc.errors import DataError, ModelError, OptionError, ShardmcError
+from shardmc.mixed import integrated
+from shardmc.mixed.own import OwnGroupLikelihood
 from shardmc.model.precision import double_precision
 from shardmc.pipeline.own_groups import RowsInGroups
 
@@ -274,3 +276,24 @@ def test_few_groups_are_a_finding(posterior: shardmc.Posterior) -> None:
     few = RowsInGroups(("y",), MODEL.effects, pd.Index(range(5)), np.ones(5, int)).describe(posterior)
     assert any(finding.check == "few groups" for finding in few.findings)
     assert not any(finding.check == "few groups" for finding in posterior.findings)
+
+
+def test_weights_count_rows_and_padding_does_not() -> None:
+    """A row of weight 2 is two rows; one of weight 0 is none, even where its log-likelihood is not finite."""
+    likelihood = integrated(MODEL).log_likelihood_function
+    assert isinstance(likelihood, OwnGroupLikelihood)
+    params, effects = {"mu": jnp.array(0.3), "tau": jnp.array(1.0)}, jnp.array([[0.5], [-1.0]])
+
+    def total(y: Any, weights: Any, counted: bool) -> np.ndarray:
+        rows = {"y": jnp.asarray(y)}
+        return np.asarray(likelihood.of_stretches(params, rows, effects, jnp.asarray(weights), counted))
+
+    twice = total([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], np.ones((2, 3)), True)
+    weighted = total([[1.0, 0.0, np.inf], [0.0, 1.0, np.inf]], [[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]], False)
+    np.testing.assert_allclose(weighted, twice, rtol=1e-6)
+
+
+def test_report_and_caterpillar_plot(posterior: shardmc.Posterior, tmp_path: Path) -> None:
+    posterior.report(tmp_path / "report.html")
+    assert ">groups<" in (tmp_path / "report.html").read_text()  # of each shard
+    assert posterior.plot_effects("g").axes[0].get_xlabel().startswith("effect of g")

@@ -31,6 +31,8 @@ QUICK = {
     "mixed_accuracy": [],
     "site_privacy": [],
     "mixed_calibration": ["--methods", "2 shards", "groups ignored"],
+    "laplace_bias": [],
+    "poverty": [],
 }
 
 

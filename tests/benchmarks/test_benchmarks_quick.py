@@ -32,6 +32,8 @@ QUICK = {
     "mixed_accuracy": [],
     "site_privacy": [],
     "mixed_calibration": ["--methods", "2 shards", "groups ignored"],
+    "laplace_bias": [],
+    "poverty": [],
 }
 
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
+import shardmc
 from shardmc.data.grouped import GroupedRows
 from shardmc.mixed import LinearEffects, Matched, blank_sites, points_for, product_rule
 from shardmc.mixed.conditioned import conditioned, inverse_of_sum
@@ -175,3 +177,39 @@ def test_derivatives_of_conditioned():
             inverse @ (jnp.eye(6) + matrices), jnp.broadcast_to(jnp.eye(6), (3, 6, 6)), atol=1e-9
         )
         np.testing.assert_allclose(log_det, jnp.linalg.slogdet(jnp.eye(6) + matrices)[1])
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[pd.DataFrame, shardmc.Posterior]:
+    rng = np.random.default_rng(3)
+    g = np.repeat(np.arange(150), 6)
+    data = pd.DataFrame(rng.normal(size=(900, 3)), columns=["x1", "x2", "x3"]).assign(g=g)
+    effects = rng.normal(size=(150, 4)) * [1.0, 0.8, 0.6, 0.6]
+    eta = effects[g, 0] + np.sum(data[["x1", "x2", "x3"]] * effects[g, 1:], axis=1)
+    data["y"] = rng.poisson(np.exp(eta))
+    formula = "y ~ x1 + x2 + x3 + (1 + x1 + x2 + x3 || g)"
+    posterior = shardmc.glm(formula, data, family="poisson", draws=300, shards=1, check=False, seed=1)
+    return data.assign(truth=effects[g, 0]), posterior
+
+
+@pytest.mark.slow
+def test_a_fit_finds_the_sds_and_effects(fitted):
+    data, posterior = fitted
+    summary = posterior.summary()
+    for name, truth in zip(("Intercept", "x1", "x2", "x3"), (1.0, 0.8, 0.6, 0.6), strict=True):
+        row = summary.loc[f"sd_g__{name}"]
+        assert abs(row["mean"] - truth) < 5 * row["sd"]
+    table = posterior.effects("g").xs("Intercept", level="effect")
+    truth = data.groupby("g")["truth"].first().to_numpy()
+    z = (table["mean"].to_numpy() - truth) / table["sd"].to_numpy()
+    assert 0.7 < np.std(z) < 1.3
+
+
+@pytest.mark.slow
+def test_predictions_and_loo_of_groups(fitted):
+    data, posterior = fitted
+    new = data.iloc[:2].assign(g=[0, 1000])
+    known, unknown = posterior.predict(new)["sd"]
+    assert np.isfinite([known, unknown]).all()
+    found = posterior.loo(data, sample=20, draws=50)
+    assert np.isfinite(found.elpd)

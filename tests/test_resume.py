@@ -291,7 +291,7 @@ def failing(marker):
         precision = 0.01 + jnp.sum(weights)
         mean = jnp.sum(weights * rows) / precision
         mu = mean + jax.random.normal(key) / jnp.sqrt(precision)
-        return {"mu": jnp.where(jnp.any(rows == marker), jnp.nan, mu)}
+        return {"mu": jnp.where(jnp.any((rows == marker) & (weights > 0)), jnp.nan, mu)}
 
     return shardmc.Exact(draw)
 

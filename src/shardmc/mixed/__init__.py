@@ -1,6 +1,7 @@
 """Models with effects of groups: the effects are integrated out, group by group."""
 
 from shardmc.mixed.centers import blank_centers, center_groups, moments_of_effects
+from shardmc.mixed.corrections import corrected
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal, product_rule
 from shardmc.mixed.own import integrated
 
@@ -10,6 +11,7 @@ __all__ = [
     "Marginal",
     "blank_centers",
     "center_groups",
+    "corrected",
     "integrated",
     "moments_of_effects",
     "product_rule",

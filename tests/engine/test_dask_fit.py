@@ -91,3 +91,19 @@ def test_a_killed_worker_and_an_interrupted_driver_lose_nothing(
     posterior = shardmc.fit(model, rows, **options)
     assert " of 12 shards were already done." in posterior.notes[0]
     check_equal(posterior, local)
+
+
+@pytest.mark.slow
+def test_effects_of_groups_of_an_own_model(client, rows):
+    model = shardmc.Model(
+        lambda params, rows, effects: -0.5 * (rows["x"] - params["mu"] - effects["u"]) ** 2,
+        lambda params: -params["tau"],
+        {"mu": (), "tau": "positive"},
+        local={"u": "tau"},
+        groups="g",
+    )
+    grouped = rows | {"g": np.arange(2_405) % 300}
+    options = {"shards": 2, "draws": 100, "check": False}
+    here = shardmc.fit(model, grouped, **options)
+    there = shardmc.fit(model, grouped, engine=shardmc.Dask(client), **options)
+    np.testing.assert_array_equal(there.theta, here.theta)

@@ -116,7 +116,8 @@ def main() -> None:
         "passes, auto",
     )
     text = f"# The certificate from a fifth of the rows\n\n{header('certificate_rows.py', options.remark)}\n"
-    text += f"Each line counts {2 if options.quick else options.seeds} seeds, with other draws and other shards in the sample.\n\n"
+    seeds = 2 if options.quick else options.seeds
+    text += f"Each line counts {seeds} seeds, with other draws and other shards in the sample.\n\n"
     publish("certificate_rows.md", text + table(columns, rows), options.quick)
 
 

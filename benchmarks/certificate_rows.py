@@ -101,12 +101,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two seeds of one case; nothing is written")
     parser.add_argument("--remark", default="", help="a sentence about the machine, for the table")
     options = parser.parse_args()
+    seeds = 2 if options.quick else options.seeds
     cases = dict(list(CASES.items())[:1]) if options.quick else CASES
-    rows = [
-        [name, *line]
-        for name, case in cases.items()
-        for line in study(case, 2 if options.quick else options.seeds)
-    ]
+    rows = [[name, *line] for name, case in cases.items() for line in study(case, seeds)]
     columns = (
         "posterior",
         "draws",
@@ -116,7 +113,6 @@ def main() -> None:
         "passes, auto",
     )
     text = f"# The certificate from a fifth of the rows\n\n{header('certificate_rows.py', options.remark)}\n"
-    seeds = 2 if options.quick else options.seeds
     text += f"Each line counts {seeds} seeds, with other draws and other shards in the sample.\n\n"
     publish("certificate_rows.md", text + table(columns, rows), options.quick)
 

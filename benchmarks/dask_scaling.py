@@ -28,7 +28,6 @@ import shardmc
 from shardmc.data import Partition, as_source
 
 DIM = 20
-SHARDS = 64
 WORKERS = (1, 2)
 FORMULA = "y ~ " + " + ".join(f"x{k}" for k in range(DIM))
 LARGE_ROWS, LARGE_WORKERS, LARGE_CORES, LARGE_SHARD = 10**12, 100, 16, 10**7
@@ -41,7 +40,7 @@ def columns(num_rows: int) -> dict[str, np.ndarray]:
     return {"y": y, **{f"x{k}": x[:, k] for k in range(DIM)}}
 
 
-def timed_fit(source, client: Client, draws: int) -> tuple[float, shardmc.Posterior]:
+def timed_fit(source, client: Client, shards: int, draws: int) -> tuple[float, shardmc.Posterior]:
     """Seconds of a fit on workers that have compiled already, and its posterior."""
 
     def fit() -> shardmc.Posterior:
@@ -49,7 +48,7 @@ def timed_fit(source, client: Client, draws: int) -> tuple[float, shardmc.Poster
             FORMULA,
             source,
             "bernoulli",
-            shards=SHARDS,
+            shards=shards,
             draws=draws,
             engine=shardmc.Dask(client),
             predictive=False,
@@ -61,15 +60,15 @@ def timed_fit(source, client: Client, draws: int) -> tuple[float, shardmc.Poster
     return time.perf_counter() - start, posterior
 
 
-def trip(client: Client) -> float:
+def trip(client: Client, shards: int = 64) -> float:
     """Seconds between sending a shard of no work to a worker and having its result, when one follows another."""
-    blocks = as_source(np.zeros(SHARDS, np.float32)).split(Partition(SHARDS), 0)
+    blocks = as_source(np.zeros(shards, np.float32)).split(Partition(shards), 0)
     engine = shardmc.Dask(client, batch=1)
 
     def run() -> float:
         start = time.perf_counter()
         list(engine.map(_nothing, blocks, None, None))
-        return (time.perf_counter() - start) / SHARDS
+        return (time.perf_counter() - start) / shards
 
     run()
     return min(run() for _ in range(3))
@@ -79,11 +78,11 @@ def _nothing(rows, weights: jax.Array, own: None, shared: None) -> jax.Array:
     return jnp.sum(weights)
 
 
-def reading(source) -> float:
+def reading(source, shards: int) -> float:
     """Bytes a second of a worker that reads shards and does nothing with them."""
-    blocks = source.split(Partition(SHARDS), 0)
+    blocks = source.split(Partition(shards), 0)
     start, size = time.perf_counter(), 0
-    for _, batch in blocks.batches(range(SHARDS), 1):
+    for _, batch in blocks.batches(range(shards), 1):
         size += sum(leaf.nbytes for leaf in jax.tree.leaves(batch.rows))
     return size / (time.perf_counter() - start)
 
@@ -121,7 +120,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a small job; nothing is written")
     parser.add_argument("--remark", default="", help="a sentence about the machine, for the table")
     options = parser.parse_args()
-    num_rows, draws = (20_000, 640) if options.quick else (4_000_000, 50_000)
+    num_rows, shards, draws = (4_000, 4, 200) if options.quick else (4_000_000, 64, 50_000)
     data, rows, draws_of = columns(num_rows), [], []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.parquet"
@@ -134,11 +133,11 @@ def main() -> None:
                 Client(cluster, set_as_default=False) as client,
             ):
                 for name, source in (("sent once", data), ("read by the workers", read)):
-                    seconds, posterior = timed_fit(source, client, draws)
+                    seconds, posterior = timed_fit(source, client, shards, draws)
                     found[name, workers] = seconds, posterior
                     draws_of.append(posterior.theta)
                 each_trip = trip(client)
-        bytes_a_second = reading(read)
+        bytes_a_second = reading(read, shards)
     for name in ("sent once", "read by the workers"):
         one, two = (found[name, workers][0] for workers in WORKERS)
         rows.append([name, f"{one:.1f}", f"{two:.1f}", f"{two / one:.2f}"])
@@ -148,7 +147,7 @@ def main() -> None:
     same = all(np.array_equal(draws_of[0], other) for other in draws_of)
     text = (
         f"# Dask workers\n\n{header('dask_scaling.py', options.remark)}\n"
-        f"Logistic regression, {num_rows:,} rows, {DIM + 1} parameters, {SHARDS} shards, {draws:,} draws; workers of "
+        f"Logistic regression, {num_rows:,} rows, {DIM + 1} parameters, {shards} shards, {draws:,} draws; workers of "
         "one thread that have compiled before. The time includes splitting the rows, and sending them where they are "
         "sent.\n\n"
         + table(("rows are", "one worker, seconds", "two workers, seconds", "ratio"), rows)

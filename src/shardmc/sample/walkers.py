@@ -124,7 +124,7 @@ class HMC(Walker):
     """
 
     chains: int = 4
-    warmup: int = 10
+    warmup: int = 20
     target_acceptance: float = 0.85
     trajectory: float = math.pi / 2
 

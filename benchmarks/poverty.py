@@ -60,7 +60,7 @@ def report(groups: int, slopes: int, draws: int) -> str:
     summary = posterior.summary().loc[list(truth)]
     errors = (summary["mean"] - pd.Series(truth)) / summary["sd"]
     sds = [name for name in truth if name.startswith("sd_")]
-    ess = float(summary["ess_bulk"].min())
+    ess = float(summary["ess"].min())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     rows = [
         ["seconds, cold", cold, f"below {SECONDS:g}"],

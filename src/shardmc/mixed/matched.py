@@ -9,7 +9,7 @@ F_i = p(y_i | f_i) / site_i, normalised by its mean under q,
 The first two terms are those of expectation propagation; the second is quadrature in one dimension per row. For the
 last one, F_i = sum_l a_il He_l, in Hermite polynomials of the standardised f_i, gives by Mehler's formula
 
-    log E_q[prod_i F_i] ~ sum_{i<j} sum_l a_il a_jl rho_ij^l / l!.
+    E_q[prod_i F_i] ~ 1 + sum_{i<j} sum_l a_il a_jl rho_ij^l / l!.
 
 The sites of each group are found once, at the mode of the parameters, where a_i1 = a_i2 = 0. A sampler keeps them: the
 terms of orders 1 and 2 undo what that changes. Laplace's approximation has one node per row and none of these terms.
@@ -190,7 +190,8 @@ class Matched:
         value = normal.value + jnp.sum(constants, axis=1)
         pairs = normal.pairs(coefficients)
         if data.rule is None:
-            return value + pairs
+            # Far from where the sites were found the sum is large, and as a logarithm it stays moderate.
+            return value + jnp.log1p(jnp.maximum(pairs, -0.9))
         return value + _log_mean_of_product(normal, of_rows, constants, pairs, data.rule)
 
     def normal(self, params: Params, data: GroupedRows) -> tuple[Normal, OfRows]:

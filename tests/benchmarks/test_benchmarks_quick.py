@@ -30,6 +30,8 @@ QUICK = {
     "certificate_fits": ["--only", "Weibull regression"],
     "mixed": ["--methods", "shardmc", "one shard", "lme4"],
     "mixed_accuracy": [],
+    "mixed_gpu": [],
+    "mixed_memory": [],
     "site_privacy": [],
     "mixed_calibration": ["--methods", "2 shards", "groups ignored"],
     "laplace_bias": [],

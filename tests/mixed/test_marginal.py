@@ -11,6 +11,7 @@ from scipy import integrate, stats
 
 from shardmc.data.grouped import GroupedRows
 from shardmc.mixed.centers import GroupModes, blank_centers
+from shardmc.mixed.corrections import RuleErrors
 from shardmc.mixed.marginal import LocalEffects, Marginal, product_rule
 from shardmc.mixed.small import cholesky, inverse_lower, solve_lower
 from shardmc.model import Model
@@ -79,6 +80,28 @@ def test_one_node_is_laplace_and_not_the_integral() -> None:
     with double_precision():
         found = np.asarray(values(np.log([1.5]), grouped(1))[0])
     assert abs(found[1] - exact(4, 1.5)) > 0.005
+
+
+def test_three_nodes_are_corrected_by_fifteen_at_the_mode() -> None:
+    """There the corrected rule has the value and the gradient of the integral; a little away only its error in bend."""
+    tau, step = 1.5, 1e-3
+    with double_precision():
+        data, theta = grouped(3), jnp.log(jnp.array([tau]))
+        centers, _ = GroupModes(MODEL, LOCAL)(data, jnp.ones(2), None, theta)
+        data = replace(data, effects=centers)
+        rules = (theta, *(jnp.asarray(product_rule(number, 1)) for number in (3, 15)))
+        found = RuleErrors(MODEL, Marginal(LOCAL))(data, jnp.ones(2), None, rules)
+        better = replace(data, effects={**centers, **found})
+
+        def at(tau: float, data: GroupedRows) -> np.ndarray:
+            return np.asarray(Marginal(LOCAL)({"tau": jnp.asarray(tau)}, data))
+
+        wrong = at(tau, data) - [exact(3, tau), exact(4, tau)]
+        assert np.abs(wrong).min() > 1e-4  # three nodes are too few
+        np.testing.assert_allclose(at(tau, better), [exact(3, tau), exact(4, tau)], atol=1e-6)
+        slope = (at(tau + step, better) - at(tau - step, better)) / (2 * step)
+    right = [(exact(n, tau + step) - exact(n, tau - step)) / (2 * step) for n in (3, 4)]
+    np.testing.assert_allclose(slope, right, atol=1e-5)
 
 
 def test_the_mode_moves_with_the_parameters_to_first_order() -> None:

@@ -120,7 +120,15 @@ class GroupedBlocks(Blocks):
 
     @property
     def for_certificate(self) -> GroupedBlocks:
-        return self if self.finer is None else replace(self, rule=self.finer)
+        return self if self.finer is None else replace(self.uncorrected, rule=self.finer)
+
+    @property
+    def uncorrected(self) -> GroupedBlocks:
+        """The same without the correction of the rule (see `shardmc.mixed.corrections`)."""
+        if "tilt" not in self.groups.rows:
+            return self
+        plain = {name: a for name, a in self.groups.rows.items() if name not in ("tilt", "level")}
+        return self.with_effects(plain)
 
     def batches(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, shards: Sequence[int], size: int

@@ -31,7 +31,7 @@ from shardmc.formulas.linear_model import build_model
 from shardmc.formulas.mixed import needs_whole_groups
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
-from shardmc.pipeline.grouping import recentered
+from shardmc.pipeline.grouping import Nodes, recentered
 from shardmc.pipeline.stage import Job
 from shardmc.posterior import Posterior
 from shardmc.posterior.elpd import Loo
@@ -48,7 +48,7 @@ from shardmc.programs.compiled import jit
 from shardmc.sample import Auto
 from shardmc.types import Data
 
-_NODES = 4  # the place in the ladder of quadrature rules: 13 nodes for one effect
+_NODES = Nodes(4, 4)  # 13 nodes for one effect
 _AT_ONCE = 1 << 18  # rows of a shard, where all groups are evaluated once
 
 

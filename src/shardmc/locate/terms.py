@@ -341,13 +341,13 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     return total @ inverse
 
 
-def sampled_score(
-    model: Model, blocks: Blocks, frame: Frame, engine: Engine, shards: Sequence[int]
+def sampled_scores(
+    model: Model, blocks: Blocks, frame: Frame, engine: Engine, shards: Sequence[int], points: np.ndarray
 ) -> np.ndarray:
-    """Gradient (dim,) of the log-likelihood of all rows at the frame's centre, in its coordinates, from some shards."""
-    origin = jax.device_put(np.zeros((1, model.dim), jnp.result_type(float)))
-    results = engine.map(LikelihoodGradients(model), blocks, None, (DeviceFrame.of(frame), origin), shards)
-    parts = [np.asarray(part, np.float64)[0] for _, part in in_order(results, shards)]
+    """Gradients (point, dim) of the log-likelihood of all rows at points of a frame, from some shards."""
+    at = jax.device_put(points.astype(jnp.result_type(float)))
+    results = engine.map(LikelihoodGradients(model), blocks, None, (DeviceFrame.of(frame), at), shards)
+    parts = [np.asarray(part, np.float64) for _, part in in_order(results, shards)]
     return np.average(parts, axis=0, weights=blocks.shares[list(shards)])
 
 

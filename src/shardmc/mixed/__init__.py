@@ -1,6 +1,7 @@
 """Models with effects of groups: the effects are integrated out, group by group."""
 
 from shardmc.mixed.centers import blank_centers, center_groups, moments_of_effects
+from shardmc.mixed.corrections import corrected
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal, product_rule
 from shardmc.mixed.matched import LinearEffects, Matched, points_for
 from shardmc.mixed.matching import blank_sites
@@ -15,6 +16,7 @@ __all__ = [
     "blank_centers",
     "blank_sites",
     "center_groups",
+    "corrected",
     "integrated",
     "moments_of_effects",
     "points_for",

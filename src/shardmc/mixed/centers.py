@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -134,10 +134,12 @@ def center_groups(
     Each search starts from the centre that the blocks have. With `shards`, only their groups are centred.
     """
     layout = blocks.layout
+    blocks = blocks.uncorrected
     found = {name: np.array(a) for name, a in blocks.groups.rows.items()}
     passes = 0.0
     real = jnp.result_type(float)
-    plain = blocks.keep([np.empty(0, np.int64)] * blocks.num_shards)
+    # Modes need no rule: one compiled program serves all of them.
+    plain = replace(blocks, rule=None, finer=None).keep([np.empty(0, np.int64)] * blocks.num_shards)
     linear = isinstance(local, LinearEffects)
     program = GroupSites(model, local) if linear else GroupModes(model, local)
     for shard, (centers, steps) in engine.map(program, plain, None, jnp.asarray(theta, real), shards):

@@ -102,7 +102,7 @@ class GroupLikelihood(ABC):
 class Marginal:
     """The log-likelihood of groups: (params, rows) -> (group,), with the effects integrated out.
 
-    The number of nodes is that of the rows' own rule.
+    The number of nodes is that of the rows' own rule, which may be corrected by one with more nodes (`corrections`).
     """
 
     local: LocalEffects
@@ -111,7 +111,10 @@ class Marginal:
         values, _ = self.at_nodes(params, data)
         largest = jax.lax.stop_gradient(jnp.max(values, axis=1))
         log_det = log_diagonal(data.effects["root"])
-        return largest + jnp.log(jnp.sum(jnp.exp(values - largest[:, None]), axis=1)) + log_det
+        found = largest + jnp.log(jnp.sum(jnp.exp(values - largest[:, None]), axis=1)) + log_det
+        if "tilt" not in data.effects:
+            return found
+        return found + data.effects["tilt"] @ flat(params) + data.effects["level"]
 
     def at_nodes(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array]:
         """Log terms of the sum over nodes (group, node), and the nodes (group, node, size)."""

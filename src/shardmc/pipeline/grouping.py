@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from shardmc.data.grouped import GroupedBlocks
 from shardmc.errors import ModelError
 from shardmc.locate import Start, choose_precision, locate
 from shardmc.locate.ascent import Ascent
-from shardmc.locate.terms import Evaluator, Expansion, sampled_score
+from shardmc.locate.terms import Evaluator, Expansion, sampled_scores
 from shardmc.mixed import (
     GroupLikelihood,
     LinearEffects,
@@ -20,6 +20,7 @@ from shardmc.mixed import (
     blank_centers,
     blank_sites,
     center_groups,
+    corrected,
     moments_of_effects,
     points_for,
     product_rule,
@@ -42,6 +43,22 @@ POINTS = 64
 """Points of importance sampling for the certificate, with many effects in each group."""
 SCORE_ERROR = 0.01
 """Quadrature may move the mode by this much, in posterior standard deviations."""
+CURVATURE_ERROR = 0.08
+"""A corrected rule may miss this part of the curvature: the posterior sd is then wrong by half of it."""
+_DRAWS = 3
+"""Draws at which that is measured."""
+_USUAL = 3
+"""The place in the ladder up to which rules share one compiled program for their scores."""
+
+
+class Nodes(NamedTuple):
+    """Places in the ladder of rules: of the one that a sampler uses, and of the fewest nodes that are enough alone.
+
+    If the first is lower, it is corrected at the mode by the rule after the second.
+    """
+
+    few: int
+    enough: int
 
 
 @final
@@ -56,13 +73,13 @@ class LocateGroups(Stage):
         search = _Search(job, blocks)
         search.start()
         search.finish()
-        place = search.choose_nodes()
-        search.use_nodes(place)
+        nodes = search.choose_nodes()
+        search.use_nodes(nodes)
         choice = choose_precision(job.precision, job.model, search.blocks, job.engine, search.mode.frame)
         with choice.applied():
             if choice.double:
                 search.finish()
-            centered = recentered(job, blocks, search.mode.theta, place)
+            centered = recentered(job, blocks, search.mode.theta, nodes)
         return state.after(
             self,
             passes=search.passes,
@@ -70,7 +87,7 @@ class LocateGroups(Stage):
             mode=search.mode,
             blocks=centered,
             shards=centered,
-            nodes=place,
+            nodes=nodes,
         )
 
 
@@ -96,15 +113,13 @@ def _likelihood(model: Model) -> GroupLikelihood:
     return likelihood
 
 
-def _with_rule(blocks: GroupedBlocks, size: int, place: int) -> GroupedBlocks:
+def _with_rule(blocks: GroupedBlocks, size: int, nodes: Nodes) -> GroupedBlocks:
     ladder = _LADDER[size]
-    place = min(place, len(ladder) - 2)
-    return replace(
-        blocks, rule=product_rule(ladder[place], size), finer=product_rule(ladder[place + 1], size)
-    )
+    few, enough = (min(place, len(ladder) - 2) for place in nodes)
+    return replace(blocks, rule=product_rule(ladder[few], size), finer=product_rule(ladder[enough + 1], size))
 
 
-def _blank(model: Model, blocks: GroupedBlocks, place: int) -> GroupedBlocks:
+def _blank(model: Model, blocks: GroupedBlocks, nodes: Nodes) -> GroupedBlocks:
     """The blocks before anything is known of their groups."""
     local = _likelihood(model).local
     if local is None:
@@ -115,15 +130,18 @@ def _blank(model: Model, blocks: GroupedBlocks, place: int) -> GroupedBlocks:
         return replace(blocks.with_effects(blank_sites(groups, length)), finer=points)
     count = sum(int(np.prod(p.shape)) for p in model.parameters.values())
     centers = blank_centers(groups, local.size, count)
-    return _with_rule(blocks.with_effects(centers), local.size, place)
+    return _with_rule(blocks.with_effects(centers), local.size, nodes)
 
 
-def recentered(job: Job, blocks: GroupedBlocks, theta: np.ndarray, place: int) -> GroupedBlocks:
+def recentered(job: Job, blocks: GroupedBlocks, theta: np.ndarray, nodes: Nodes) -> GroupedBlocks:
     """The blocks with all groups centred at theta. The result depends on nothing else, so that a run can resume."""
     local = _likelihood(job.model).local
     if local is None:
         return blocks
-    return center_groups(job.model, local, _blank(job.model, blocks, place), theta, job.engine)[0]
+    found, _ = center_groups(job.model, local, _blank(job.model, blocks, nodes), theta, job.engine)
+    if nodes.few == nodes.enough:
+        return found
+    return corrected(job.model, _likelihood(job.model), found, theta, job.engine)[0]
 
 
 class _Search:
@@ -132,7 +150,8 @@ class _Search:
     def __init__(self, job: Job, blocks: GroupedBlocks) -> None:
         self.model, self.engine = job.model, job.engine
         self.likelihood = _likelihood(job.model)
-        self.blocks = _blank(job.model, blocks, _FIRST)
+        self.nodes = Nodes(_FIRST, _FIRST)
+        self.blocks = _blank(job.model, blocks, self.nodes)
         self.frame = Frame(np.asarray(job.model.initial, np.float64), np.eye(job.model.dim))
         self.passes = 0.0
         self.mode: Mode
@@ -144,6 +163,13 @@ class _Search:
             self.model, self.likelihood.local, self.blocks, self.frame.center, self.engine, shards
         )
         self.passes += passes
+
+    def _correct(self) -> None:
+        if self.nodes.few < self.nodes.enough:
+            self.blocks, passes = corrected(
+                self.model, self.likelihood, self.blocks, self.frame.center, self.engine
+            )
+            self.passes += passes
 
     def start(self) -> None:
         """Come near the mode, from some shards if there are enough.
@@ -184,6 +210,7 @@ class _Search:
         """Find the mode of all rows, with the centres that belong to it."""
         for _ in range(_ROUNDS):
             self._center(None)
+            self._correct()
             ascent = Ascent(Evaluator(self.model, self.blocks, self.engine), None, self.frame)
             start = Start(self.frame, True, 0.0, ascent)
             self.mode = locate(self.model, self.blocks, self.engine, start=start)
@@ -193,35 +220,52 @@ class _Search:
             if np.linalg.norm(step) < 0.5 or self.likelihood.local is None:
                 return
 
-    def choose_nodes(self) -> int:
-        """The place in the ladder of the fewest nodes whose score agrees with that of the next larger rule.
+    def choose_nodes(self) -> Nodes:
+        """The fewest nodes whose score agrees with that of the next larger rule, and the fewest to be corrected by it.
 
-        The scores are those of some shards, scaled to all rows.
+        A corrected rule has the right score at the mode, and must have it at some draws too. The scores are those of
+        some shards, scaled to all rows.
         """
         if not isinstance(self.likelihood.local, LocalEffects):
-            return 0
-        size, frame = self.likelihood.local.size, self.mode.frame
-        ladder = _LADDER[size]
-        some = self._some()
-        sds = np.linalg.norm(frame.basis, axis=1)
-        before: np.ndarray | None = None
-        for place, number in enumerate(ladder):
-            # Padded, so that one compiled program serves all.
-            rule = np.zeros((ladder[-1] ** size, size + 1))
-            rule[:, -1] = -1e30
-            rule[: number**size] = product_rule(number, size)
-            score = sampled_score(self.model, replace(self.blocks, rule=rule), frame, self.engine, some)
-            self.passes += float(self.blocks.shares[list(some)].sum())
-            # In whitened coordinates the shift of the mode is the difference of the scores.
-            if before is not None and np.max(np.abs(frame.basis @ (score - before)) / sds) < SCORE_ERROR:
-                return place - 1
-            before = score
-        return len(ladder) - 2
+            return Nodes(0, 0)
+        last = len(_LADDER[self.likelihood.local.size]) - 1
+        scores = [self._scores(0), self._scores(1)]
+        while self._moved((scores[-1] - scores[-2])[:1]) >= SCORE_ERROR and len(scores) <= last:
+            scores.append(self._scores(len(scores)))
+        enough = len(scores) - 2
+        for few in range(enough):
+            error = scores[few] - scores[-1]
+            if self._moved(error[1:] - error[0]) < CURVATURE_ERROR:
+                return Nodes(few, enough)
+        return Nodes(enough, enough)
 
-    def use_nodes(self, place: int) -> None:
+    def _scores(self, place: int) -> np.ndarray:
+        """Scores (point, dim) by a rule of the ladder: at the mode, and at some draws of a normal approximation."""
+        assert self.likelihood.local is not None
+        size, some = self.likelihood.local.size, self._some()
+        ladder = _LADDER[size]
+        # Padded, so that one compiled program serves the usual rules.
+        longest = ladder[_USUAL if place <= _USUAL < len(ladder) else -1] ** size
+        rule = np.zeros((longest, size + 1))
+        rule[:, -1] = -1e30
+        rule[: ladder[place] ** size] = product_rule(ladder[place], size)
+        draws = np.random.default_rng(0).normal(size=(_DRAWS, self.model.dim))
+        points = np.concatenate([np.zeros((1, self.model.dim)), draws])
+        self.passes += len(points) * float(self.blocks.shares[list(some)].sum())
+        blocks = replace(self.blocks, rule=rule)
+        return sampled_scores(self.model, blocks, self.mode.frame, self.engine, some, points)
+
+    def _moved(self, scores: np.ndarray) -> float:
+        """The largest shift of the mode by such changes of the score (point, dim), in posterior sds; their rms."""
+        basis = self.mode.frame.basis  # in whitened coordinates the shift is the change of the score
+        shifts = scores @ basis.T / np.linalg.norm(basis, axis=1)
+        return float(np.sqrt(np.mean(shifts**2, axis=0)).max())
+
+    def use_nodes(self, nodes: Nodes) -> None:
         """Find the mode again if it was found with other nodes."""
-        if isinstance(self.likelihood.local, LocalEffects) and place != _FIRST:
-            self.blocks = _with_rule(self.blocks, self.likelihood.local.size, place)
+        if isinstance(self.likelihood.local, LocalEffects) and nodes != self.nodes:
+            self.nodes = nodes
+            self.blocks = _with_rule(self.blocks, self.likelihood.local.size, nodes)
             self.finish()
 
     def _some(self) -> range:

@@ -74,8 +74,8 @@ class State:
     """The same partition, with the rows that every shard keeps."""
     precision: Choice | None = None
     mode: Mode | None = None
-    nodes: int | None = None
-    """How finely effects of groups are integrated out: a place in the ladder of rules."""
+    nodes: tuple[int, int] | None = None
+    """How finely effects of groups are integrated out: places in the ladder of rules (see `Nodes`)."""
     kept: Sequence[np.ndarray] | None = None
     """Positions of the kept rows within each shard; None before they are chosen."""
     located: Located | None = None

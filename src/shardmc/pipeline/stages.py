@@ -21,7 +21,7 @@ from shardmc.locate import (
     newton_steps,
 )
 from shardmc.model import Model
-from shardmc.pipeline.grouping import recentered
+from shardmc.pipeline.grouping import Nodes, recentered
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.sample import Sampled, sample, sample_call
 from shardmc.seeds import Purpose, generator
@@ -125,7 +125,7 @@ class LocateShards(Stage):
         blocks = state.blocks
         if isinstance(blocks, GroupedBlocks):
             with precision.applied():
-                blocks = recentered(job, blocks, located.mode.theta, int(arrays["nodes"]))
+                blocks = recentered(job, blocks, located.mode.theta, Nodes(*map(int, arrays["nodes"])))
         return state.after(
             self,
             precision=precision,

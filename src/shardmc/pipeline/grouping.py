@@ -43,7 +43,7 @@ POINTS = 64
 """Points of importance sampling for the certificate, with many effects in each group."""
 SCORE_ERROR = 0.01
 """Quadrature may move the mode by this much, in posterior standard deviations."""
-CURVATURE_ERROR = 0.08
+CURVATURE_ERROR = 0.03
 """A corrected rule may miss this part of the curvature: the posterior sd is then wrong by half of it."""
 _DRAWS = 3
 """Draws at which that is measured."""

@@ -45,7 +45,7 @@ def precision(options: argparse.Namespace) -> int:
         "hard_cases-precision-gpu.md" if options.device else "hard_cases-precision.md",
         f"# Hard cases: precision is chosen by measurement\n\n{header(SCRIPT + 'precision')}\n"
         f"{num_rows:,} rows, {draws:,} draws, through NumPyro. Noise is what rounding in single precision does, as the "
-        "fit measures it; 0.1 of the log density and 0.02 sd of the gradient are allowed. Seconds are those of a "
+        "fit measures it; 0.2 of the log density and 0.02 sd of the gradient are allowed. Seconds are those of a "
         f"second fit, in which nothing is compiled.\n\n{table(hard_precision.COLUMNS, found)}",
         options.quick,
     )

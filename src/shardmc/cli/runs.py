@@ -124,8 +124,8 @@ def predict(
     groups: Annotated[
         str,
         typer.Option(
-            help="For mixed models: known (groups of the fit have their effects, new groups are averaged over) or "
-            "population (no effects)."
+            help="For mixed models: known (groups of the fit have their effects, new groups are averaged over), "
+            "new (all groups are averaged over) or population (no effects)."
         ),
     ] = "known",
     force: Force = False,

@@ -181,9 +181,13 @@ class GroupPart:
     moments: Any
     parameters: np.ndarray | None  # (draw, level, effect)
     seed: int
+    all_new: bool = False
+    """Whether every group gets an effect drawn from the distribution of effects, as if the fit had not had it."""
 
     @staticmethod
-    def of(posterior: Posterior, factor: Factor, index: np.ndarray, seed: int) -> GroupPart:
+    def of(
+        posterior: Posterior, factor: Factor, index: np.ndarray, seed: int, *, all_new: bool = False
+    ) -> GroupPart:
         sds = np.stack([np.asarray(posterior.draws[name])[index] for name in factor.sd_names], axis=1)
         size = len(factor.effects)
         roots = np.broadcast_to(np.eye(size), (len(index), size, size)).copy()
@@ -196,7 +200,8 @@ class GroupPart:
             roots[:, first : first + number, first : first + number] = np.linalg.cholesky(matrix)
         parameters = None if factor.integrated else _parameter_draws(posterior, factor)[index]
         moments = _moments(posterior) if factor.integrated else None
-        return GroupPart(factor, posterior.theta[index], sds[:, :, None] * roots, moments, parameters, seed)
+        theta = posterior.theta[index]
+        return GroupPart(factor, theta, sds[:, :, None] * roots, moments, parameters, seed, all_new)
 
     def linear(self, labels: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """(draw, row): the effects of the rows' groups times the rows' columns (row, effect).
@@ -217,6 +222,8 @@ class GroupPart:
         return np.einsum("drq,rq->dr", found[:, inverse], columns)
 
     def _places(self) -> Mapping[str, int]:
+        if self.all_new:
+            return {}
         if self.moments is not None:
             return self.moments.place
         return {label: number for number, label in enumerate(self.factor.labels)}

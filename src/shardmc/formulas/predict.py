@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["link", "mean", "interval", "response", "draws"]
 KINDS: tuple[str, ...] = ("link", "mean", "interval", "response", "draws")
-GROUPS: tuple[str, ...] = ("known", "population")
+GROUPS: tuple[str, ...] = ("known", "new", "population")
 _KEY = "\x1f"  # before the name of a factor; no column of a table that a formula can name begins so
 
 
@@ -69,8 +69,10 @@ class Predictor:
             location = np.stack(entries, axis=1) if family.equations else entries[0]
         if location is not None and family.location_is_auxiliary:
             auxiliary[family.location], location = location, None
-        factors = design.factors if groups == "known" else ()
-        parts = tuple(GroupPart.of(posterior, factor, chosen, seed) for factor in factors)
+        factors = () if groups == "population" else design.factors
+        parts = tuple(
+            GroupPart.of(posterior, factor, chosen, seed, all_new=groups == "new") for factor in factors
+        )
         shaped = design.per_equation(coefficients[:, : len(design.names)])
         return Predictor(design, location, shaped, auxiliary, parts)
 
@@ -236,7 +238,8 @@ def predict(
         For kind "response", and for effects of groups.
     groups
         For a formula with group terms. "known": groups that the fit had get their own effects, and new groups get
-        effects drawn from their distribution, so that predictions integrate over them. "population": effects are 0.
+        effects drawn from their distribution, so that predictions integrate over them. "new": all groups get such
+        effects, as if the fit had not had them. "population": effects are 0.
 
     Returns
     -------

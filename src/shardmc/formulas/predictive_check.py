@@ -46,7 +46,8 @@ def posterior_predictive_check(
     draws
         How many data sets of these rows to simulate.
     seed
-        For the sample and the simulation.
+        For the sample and the simulation. Groups of a mixed model get new effects, drawn from their distribution, in
+        every simulated data set.
 
     Returns
     -------
@@ -66,7 +67,8 @@ def posterior_predictive_check(
     """
     import pandas as pd
 
-    predictor = Predictor.of(posterior, draws)
+    # The effects of the fitted groups were learnt from these responses, so both comparisons do without them.
+    predictor, ranking = (Predictor.of(posterior, draws, groups, seed) for groups in ("new", "population"))
     if predictor.design.roles.censored is not None:
         raise OptionError(
             "A predictive check compares simulated responses with observed ones, and censored times are not observed: "
@@ -76,7 +78,7 @@ def posterior_predictive_check(
     count = len(next(iter(chunk.values())))
     design, family = predictor.design, predictor.design.family
     observed = design.roles.response_values(chunk, family.levels_of_response)
-    expected = predictor.expected(chunk, count).mean(axis=0)
+    expected = ranking.expected(chunk, count).mean(axis=0)
     ends = _shares_at_ends(expected, family) if family.equations else _means_at_ends(expected, family)
     rng = generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK)
     totals = observed.sum(axis=1) if family.takes_counts else None

@@ -80,7 +80,7 @@ class Posterior(Result):
             How many of the draws to use; for kind "response".
         groups
             For a formula with group terms: "known" uses the effects of groups that the fit had, and integrates over
-            those of new groups; "population" leaves effects out.
+            those of new groups; "new" draws effects for all groups; "population" leaves effects out.
         """
         if function is None:
             return provided("predict")(

@@ -228,6 +228,34 @@ def test_what_cannot_be_integrated_out_is_refused(function: Any, groups: Any, ma
     assert "\n" not in str(caught.value)
 
 
+def less_their_mean(g, income):
+    _, tau = population()
+    with numpyro.plate("groups", GROUPS):
+        b = numpyro.sample("b", dist.Normal(0, tau))
+    numpyro.sample("income", dist.Normal((b - b.mean())[g], 1.0), obs=income)
+
+
+def observed_groups(g, income):
+    _, tau = population()
+    with numpyro.plate("groups", GROUPS):
+        b = numpyro.sample("b", dist.Normal(0, tau))
+        numpyro.sample("mean income", dist.Normal(b, 1.0), obs=1e6 + Z)
+    numpyro.sample("income", dist.Normal(b[g], 1.0), obs=income)
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (less_their_mean, "only at the row's own group"),
+        (observed_groups, "'mean income' depends on the effects"),
+    ],
+)
+def test_large_log_densities_hide_no_dependence(function: Any, match: str) -> None:
+    rows = {"g": G, "income": 30_000 + X}
+    with pytest.raises(ModelError, match=match):
+        shardmc.from_numpyro(function).bind(rows)
+
+
 def test_more_groups_than_the_plate_has_are_refused() -> None:
     with pytest.raises(DataError, match="120 levels, but the plate of the model holds 110"):
         shardmc.fit(shardmc.from_numpyro(too_few), ROWS)

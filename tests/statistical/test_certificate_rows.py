@@ -134,6 +134,23 @@ def test_completed_gradients_are_those_of_all_rows(located):
     assert found.noise is None
 
 
+def test_all_shards_are_read_if_the_sample_knows_nothing_of_a_direction():
+    rng = np.random.default_rng(3)
+    x = np.zeros((4_000, DIM), np.float32)
+    x[:, 0], x[:, 1:3], x[7::700, 3] = 1, rng.normal(size=(4_000, 2)), 1
+    rows = x, (rng.random(4_000) < 0.5).astype(np.float32)
+    blocks = as_source(rows).split(Partition(20, shuffle=False), 0)
+    mode = locate(MODEL, blocks, Local())
+    points = mode.frame.to_theta(rng.normal(size=(20, DIM)))
+    exact = gradients(MODEL, blocks, mode, points, Local()) @ mode.frame.basis
+    rare = set(np.arange(7, 4_000, 700) // 200)
+    found = SampledGradients(MODEL, blocks, mode, Local(), [i for i in range(20) if i not in rare][:8])(
+        points
+    )
+    assert found.noise is None
+    np.testing.assert_allclose(found.values @ mode.frame.basis, exact, atol=1e-3)
+
+
 def test_rows_in_file_order_are_all_read(rows):
     posterior = shardmc.fit(MODEL, rows, shards=SHARDS, draws=4_000, shuffle=False)
     assert posterior.passes["check"] == posterior.certificate.num_gradients

@@ -17,6 +17,10 @@ from shardmc.model import Model
 from shardmc.target import DeviceFrame
 from shardmc.types import Gradients, Mode
 
+_LEAST = 0.3
+"""The part of the curvature that the sample must have along every direction. A sample that has none of the rows that
+tell about a direction shows no noise along it either."""
+
 
 class _Slopes(NamedTuple):
     """Gradients and curvatures of the shards' rescaled subposteriors at the frame's centre, in its coordinates."""
@@ -35,7 +39,8 @@ class SampledGradients:
         g(theta) = g(c) - H (theta - c) + sum_i a_i r_i(theta),    r_i(theta) = s_i(theta) - s_i(c) + C_i (theta - c)
 
     where a_i are the shares. All shards are read once, for the s_i and C_i, whose weighted sums are g and H; only the
-    r_i, which are small where the posterior is close to a Gaussian, are averaged over the sample.
+    r_i, which are small where the posterior is close to a Gaussian, are averaged over the sample. If the sample
+    has little of the curvature H along some direction, all shards are read.
 
     Parameters
     ----------
@@ -54,6 +59,9 @@ class SampledGradients:
         """How often all rows were evaluated so far."""
 
     def __call__(self, points: np.ndarray) -> Gradients:
+        if not self._tells_all:
+            rest = self._rest(points, range(self._shards.num_shards))
+            return Gradients(self._whole(points, np.tensordot(self._shards.shares, rest, axes=1)))
         rest = self._rest(points, self.sample)
         shares, count = self._shards.shares[self.sample], len(self.sample)
         mean = np.tensordot(shares / shares.sum(), rest, axes=1)
@@ -69,6 +77,15 @@ class SampledGradients:
         return Gradients(
             self._whole(points, mean), (rest - mean) @ np.linalg.inv(self._frame.basis) * scale, complete
         )
+
+    @cached_property
+    def _tells_all(self) -> bool:
+        """Whether the sample has curvature along every direction. In the frame's coordinates that of all rows is 1."""
+        shares, curvatures = self._shards.shares, self.at_center.curvatures
+        of_sample = shares[self.sample] / shares[self.sample].sum()
+        whole = np.tensordot(shares, curvatures, axes=1)
+        gap = np.tensordot(of_sample, curvatures[self.sample], axes=1) - whole
+        return bool(np.isfinite(gap).all()) and float(np.linalg.eigvalsh((gap + gap.T) / 2)[0]) > _LEAST - 1
 
     def _u(self, points: np.ndarray) -> np.ndarray:
         # From the centre as the device has it, in its precision.

@@ -16,7 +16,7 @@ from shardmc.errors import ModelError
 from shardmc.model.effects import MOST_EFFECTS, GroupEffects
 from shardmc.model.numpyro.lookups import without_lookups
 from shardmc.model.numpyro.plates import Plate, row_densities
-from shardmc.model.numpyro.sites import Run, Sites, log_density, trace_at
+from shardmc.model.numpyro.sites import Run, Sites, log_densities, trace_at
 from shardmc.model.user_functions import calling, num_rows
 from shardmc.programs.compiled import jit
 from shardmc.types import Rows
@@ -94,8 +94,8 @@ class PlateOfGroups:
         with calling("The NumPyro model"):
             normal, prior, derived = jax.tree.map(np.asarray, self._at_both(params, first, second))
         self._check_distributions(*normal)
-        for name, values in prior.items():
-            if not _same(*values):
+        for name, change in prior.items():
+            if _changes(change):
                 raise ModelError(
                     f"Site {name!r} depends on the effects of plate {self.plate.name!r}, so these cannot be integrated "
                     f"out group by group. {_PARAMETERS}"
@@ -104,19 +104,20 @@ class PlateOfGroups:
         return tuple(name for name, values in derived.items() if _same(*values))
 
     def _at_both(self, params: Any, first: Any, second: Any) -> Any:
-        """Distributions of effects, log densities of the prior, derived quantities: at two values of the effects."""
+        """Distributions of effects and derived quantities at two values of the effects, and how the prior changes."""
         plate, sites = self.plate, self.sites
 
         @jit
         def program(params: Any, first: Any, second: Any) -> Any:
             traces = [trace_at(self.run, {**params, **groups}, self.few) for groups in (first, second)]
+            others = [name for name in sites.prior if name not in plate.sites]
+
+            def prior(groups: Any) -> dict[str, jax.Array]:
+                return log_densities(self.run, {**params, **groups}, self.few, others)
+
             return (
                 [{name: _normal(trace[name], plate) for name in plate.sites} for trace in traces],
-                {
-                    name: [log_density(trace[name]) for trace in traces]
-                    for name in sites.prior
-                    if name not in plate.sites
-                },
+                jax.jvp(prior, (first,), (second,))[1],
                 {name: [trace[name]["value"] for trace in traces] for name in sites.derived},
             )
 
@@ -148,12 +149,18 @@ class PlateOfGroups:
             _, lookups = without_lookups(densities, params, rows, own)
             if lookups.places:
                 own = {name: value[lookups.places[0]] for name, value in groups.items()}
-            read, _ = without_lookups(densities, params, rows, own)
-            return lookups.places, read, densities(params, rows, groups)
+
+            def given(own: Any) -> jax.Array:
+                return without_lookups(densities, params, rows, own)[0]
+
+            # If every second row has other effects, the other rows stay as they are.
+            moves = [jax.tree.map(lambda a, k=k: jnp.zeros_like(a).at[k::2].set(1), own) for k in (0, 1)]
+            even, odd = (jax.jvp(given, (own,), (move,))[1] for move in moves)
+            return lookups.places, given(own), densities(params, rows, groups), (even[1::2], odd[0::2])
 
         sites = ", ".join(map(repr, self.plate.sites))
         try:
-            places, read, wanted = jax.tree.map(np.asarray, program(params, groups, rows))
+            places, read, wanted, others = jax.tree.map(np.asarray, program(params, groups, rows))
         except Exception as error:
             raise ModelError(
                 f"The sites {sites} of plate {self.plate.name!r} meet arrays with an entry per group before rows look "
@@ -164,7 +171,7 @@ class PlateOfGroups:
         other_groups = any(((place[:, None] == place) != equal).any() for place in places)
         finite = np.isfinite(read) & np.isfinite(wanted)
         gap = np.abs(read - wanted)[finite] > 1e-3 * (1 + np.abs(wanted[finite]))
-        if other_groups or gap.any():
+        if other_groups or gap.any() or any(map(_changes, others)):
             raise ModelError(
                 f"The log-likelihood of a row does not use the sites {sites} of plate {self.plate.name!r} only at the "
                 f"row's own group, as in {next(iter(self.plate.sites))}[{self.column}]. Leave out means over groups, "
@@ -218,6 +225,11 @@ def _normal(site: Mapping[str, Any], plate: Plate) -> tuple[jax.Array, jax.Array
         f"Site {site['name']!r} of plate {plate.name!r} is {what}; effects of groups that are integrated out must be "
         f"Normal or MultivariateNormal. {_PARAMETERS}"
     )
+
+
+def _changes(derivative: np.ndarray) -> bool:
+    """Whether a quantity depends on what it was differentiated by. Its own size, which may be large, hides nothing."""
+    return bool((np.isfinite(derivative) & (derivative != 0)).any())
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -54,10 +54,10 @@ def simulated(count: int, dim: int, intercept: float) -> tuple[np.ndarray, np.nd
     return x.astype(np.float32), (rng.random(count) < 1 / (1 + np.exp(-x @ slopes))).astype(np.float32)
 
 
-def study(case: tuple[int, int, float, int], seeds: int) -> list[list[str]]:
+def study(case: tuple[int, int, float, int], seeds: int, most: int) -> list[list[str]]:
     count, dim, intercept, shards = case
     model, rows, engine = logistic(dim), simulated(count, dim, intercept), Local()
-    right = shardmc.fit(model, rows, shards=1, draws=20_000, sampler="nuts", check=False).theta
+    right = shardmc.fit(model, rows, shards=1, draws=2 * most, sampler="nuts", check=False).theta
     blocks = as_source(rows).split(Partition(shards), 0)
     mode = locate(model, blocks, engine)
     kept = blocks.keep(influential(model, blocks, mode, engine).positions)
@@ -68,7 +68,7 @@ def study(case: tuple[int, int, float, int], seeds: int) -> list[list[str]]:
         passes: dict[str, list[float]] = {"all": [], "auto": []}
         for seed in range(seeds):
             rng = np.random.default_rng(seed)
-            some = right[rng.choice(len(right), 10_000, replace=False)]
+            some = right[rng.choice(len(right), most, replace=False)]
             center = some.mean(axis=0)
             draws = center + (some - center) * stretch
             draws[:, 0] += shift * scale[0]
@@ -85,7 +85,7 @@ def study(case: tuple[int, int, float, int], seeds: int) -> list[list[str]]:
                     draws,
                     None,
                     np.random.default_rng(seed),
-                    lambda: np.full(dim, 10_000.0),
+                    lambda: np.full(dim, float(most)),
                     options=Certify(),
                 )
                 verdicts[name][certificate.verdict] += 1
@@ -98,12 +98,13 @@ def study(case: tuple[int, int, float, int], seeds: int) -> list[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=40)
-    parser.add_argument("--quick", action="store_true", help="two seeds of one case; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="one seed of a small case; nothing is written")
     parser.add_argument("--remark", default="", help="a sentence about the machine, for the table")
     options = parser.parse_args()
-    seeds = 2 if options.quick else options.seeds
-    cases = dict(list(CASES.items())[:1]) if options.quick else CASES
-    rows = [[name, *line] for name, case in cases.items() for line in study(case, seeds)]
+    seeds, most, cases = options.seeds, 10_000, CASES
+    if options.quick:
+        seeds, most, cases = 1, 200, {"2,000 rows, d = 2": (2_000, 2, 0.0, 10)}
+    rows = [[name, *line] for name, case in cases.items() for line in study(case, seeds, most)]
     columns = (
         "posterior",
         "draws",

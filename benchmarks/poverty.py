@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=2_000)
     given = parser.parse_args()
     if given.quick:
-        given.groups, given.slopes, given.draws = 200, 3, 300
+        given.groups, given.slopes, given.draws = 40, 3, 50
     publish("poverty.md", report(given.groups, given.slopes, given.draws), given.groups != GROUPS)
 
 

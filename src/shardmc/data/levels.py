@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from shardmc.data.columns import as_numpy
 from shardmc.data.source import Source
 from shardmc.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SEPARATOR = "\x1f"
 """Between the parts of a group's label, if several columns name a group."""
@@ -22,6 +24,8 @@ def find_levels(source: Source, columns: Sequence[str], advice: str) -> tuple[pd
 
     `advice` says what to do with rows whose group is missing, which are refused.
     """
+    import pandas as pd
+
     found: pd.Series | None = None
     missing = 0
     for table in source.tables(list(columns)):
@@ -46,9 +50,12 @@ def find_levels(source: Source, columns: Sequence[str], advice: str) -> tuple[pd
 def labels(levels: pd.Index) -> tuple[str, ...]:
     """The levels as text.
 
+    >>> import pandas as pd
     >>> labels(pd.Index([3, 5]))
     ('3', '5')
     """
+    import pandas as pd
+
     if isinstance(levels, pd.MultiIndex):
         return tuple(SEPARATOR.join(map(str, level)) for level in levels)
     return tuple(map(str, levels))
@@ -56,6 +63,8 @@ def labels(levels: pd.Index) -> tuple[str, ...]:
 
 def level_keys(table: pa.Table, columns: Sequence[str]) -> pd.Index:
     """The levels of the rows, one each."""
+    import pandas as pd
+
     arrays = [_entries(table.column(name)) for name in columns]
     return pd.Index(arrays[0]) if len(arrays) == 1 else pd.MultiIndex.from_arrays(arrays)
 

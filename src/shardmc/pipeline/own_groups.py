@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from shardmc.check import ordered
@@ -18,6 +17,9 @@ from shardmc.errors import DataError, unknown
 from shardmc.model.effects import GroupEffects
 from shardmc.posterior import Posterior
 from shardmc.types import Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FEW_GROUPS = 8
 """With fewer groups, the prior decides much of the sd of their effects."""

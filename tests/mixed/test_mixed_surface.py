@@ -168,7 +168,7 @@ def test_the_command_line_predicts_known_and_new_groups(folder: Path) -> None:
         predicted[groups] = pd.read_parquet(out)["mean"].to_numpy()
     assert predicted["known"][0] != predicted["known"][1]
     assert predicted["population"][0] == predicted["population"][1]
-    with pytest.raises(OptionError, match="Valid: known, population"):
+    with pytest.raises(OptionError, match="Valid: known, new, population"):
         command(
             "predict", folder / "run", folder / "new.parquet", "--out", folder / "x.csv", "--groups", "all"
         )

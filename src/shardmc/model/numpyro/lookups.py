@@ -49,8 +49,6 @@ class Lookups:
     """Columns that the places of all lookups depend on, replaced or not."""
     places: list[jax.Array] = field(default_factory=list)
     """(row,) where each lookup that was replaced looks."""
-    left: bool = False
-    """Whether the result depends on values of groups in another way."""
 
 
 def without_lookups(
@@ -74,8 +72,8 @@ def without_lookups(
     ...     lambda params, rows, groups: (params + groups["b"])[rows["g"]] * rows["x"],
     ...     1.0, rows, {"b": jnp.array([0.5, 1.0, 1.5])},
     ... )
-    >>> found.tolist(), lookups.columns, lookups.left
-    ([1.5, 2.0, 2.5], {'g'}, False)
+    >>> found.tolist(), lookups.columns
+    ([1.5, 2.0, 2.5], {'g'})
     """
     closed = jax.make_jaxpr(lambda *args: function(*args))(params, dict(rows), dict(groups))
     marks = [_NOTHING] * len(jax.tree.leaves(params))
@@ -85,7 +83,6 @@ def without_lookups(
     lookups = Lookups()
     values = jax.tree.leaves((params, dict(rows), dict(groups)))
     (result,) = _replay(closed, list(zip(values, marks, strict=True)), lookups)
-    lookups.left = result[1].of_groups
     return result[0], lookups
 
 

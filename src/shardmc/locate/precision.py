@@ -30,7 +30,7 @@ LOG_DENSITY = 0.2
 """With more noise in a shard's log density, single precision is not enough.
 
 Noise of standard deviation s that has the same law everywhere does not change a chain's stationary distribution; it
-lowers the acceptance rate by the factor erfc(s / 2), here 0.89. Double precision takes 1.7 to 2 times as long.
+lowers the acceptance rate by the factor erfc(s / 2), here 0.89. Double precision takes about twice as long on a CPU.
 """
 GRADIENT = 0.02
 """With more noise in the gradient of all rows (as a shift of the mode in posterior sd) it is not enough."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from shardmc.model.model import Density, Model
 from shardmc.model.precision import run_step, type_of
@@ -238,9 +238,47 @@ def _fill(closed: ClosedJaxpr, numbers: Numbers, args: Sequence[Any]) -> list[An
             for place, atom in enumerate(atoms)
         ]
 
+    turned = _turned(closed)
     for number, step in enumerate(closed.jaxpr.eqns):
-        values.update(zip(step.outvars, run_step(step, read(step.invars, number)), strict=True))
+        run = _parameters_first if number in turned else run_step
+        values.update(zip(step.outvars, run(step, read(step.invars, number)), strict=True))
     return read(closed.jaxpr.outvars)
+
+
+def _turned(closed: ClosedJaxpr) -> set[int]:
+    """The steps that multiply a matrix of rows by a vector of parameters."""
+    of_theta, found = set(closed.jaxpr.invars[:1]), set()
+    for number, step in enumerate(closed.jaxpr.eqns):
+        depends = [not isinstance(atom, Literal) and atom in of_theta for atom in step.invars]
+        if any(depends):
+            of_theta.update(step.outvars)
+        if step.primitive.name == "dot_general" and depends == [False, True]:
+            (_, summed), batched = step.params["dimension_numbers"]
+            if not batched[0] and len(summed) == len(jnp.shape(step.invars[1].aval)):
+                found.add(number)
+    return found
+
+
+def _parameters_first(step: JaxprEqn, values: Sequence[Any]) -> list[jax.Array]:
+    """The same product with its factors exchanged, where no derivative is taken.
+
+    At many points, results are then stored point by point, in the order in which they are summed over rows. In the
+    other order a CPU takes a third longer for values, but half as long for derivatives.
+    """
+    (of_rows, of_theta), batched = step.params["dimension_numbers"]
+    precision = step.params["precision"]
+    precision = precision[::-1] if isinstance(precision, tuple) else precision
+    params = {**step.params, "dimension_numbers": ((of_theta, of_rows), batched), "precision": precision}
+
+    @jax.custom_jvp
+    def product(theta: Any) -> jax.Array:
+        return step.primitive.bind(theta, values[0], **params)
+
+    @product.defjvp
+    def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[jax.Array, jax.Array]:
+        return jax.jvp(lambda theta: run_step(step, [values[0], theta])[0], primals, tangents)
+
+    return [product(values[1])]
 
 
 def _equal(one: Numbers, two: Numbers) -> bool:

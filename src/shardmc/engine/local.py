@@ -21,10 +21,12 @@ from shardmc.engine.threads import Threads
 from shardmc.errors import OptionError
 from shardmc.model.precision import Precision
 from shardmc.model.shared import joined, with_shared
-from shardmc.programs.compiled import CompiledFor
+from shardmc.programs.compiled import COMPILES_FAST, CompiledFor, Options
 
 _MOST_PROGRAMS = 32
 """Compiled programs that are kept, one for each kind of shards: about 2 MB each. A fit needs six or more."""
+_SMALL = 1 << 14
+"""Rows of a shard. Below that, compiling a program takes longer than running it a few times."""
 _MOST_ROWS = 1 << 22
 """The number of rows, in shards that run in parallel, that keep an accelerator busy."""
 
@@ -45,7 +47,13 @@ def run_batch(program: Program[T], width: int, batch: Batch, per_shard: Tree, sh
     return with_shared(run, of_model.model, batch.rows)
 
 
-@partial(CompiledFor, static=2, most=_MOST_PROGRAMS)
+def _compiled_how(program: Program[Any], width: int, numbers: Tree, batch: Batch, *_: Any) -> Options:
+    """Programs that run a few times on small shards compile fast."""
+    is_small = isinstance(batch, Batch) and batch.capacity <= _SMALL
+    return COMPILES_FAST if is_small and getattr(program, "runs_a_few_times", False) else {}
+
+
+@partial(CompiledFor, static=2, most=_MOST_PROGRAMS, compiler_options=_compiled_how)
 def compiled_batch(
     program: Program[T], width: int, numbers: Tree, batch: Batch, per_shard: Tree, shared: Tree, count: int
 ) -> T:

@@ -58,6 +58,7 @@ class InfluentialRows:
     model: Model
     most: int
     density_only: ClassVar = True
+    runs_a_few_times: ClassVar = True
 
     def __call__(
         self, rows: Rows, weights: jax.Array, share: jax.Array, shared: tuple[DeviceFrame, jax.Array]

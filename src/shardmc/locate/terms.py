@@ -35,6 +35,7 @@ class SubposteriorTerms:
 
     model: Density
     density_only: ClassVar = True
+    runs_a_few_times: ClassVar = True
     rows_together: ClassVar = 1 << 20
     """For shards in parallel on an accelerator: second derivatives need much memory per row."""
 

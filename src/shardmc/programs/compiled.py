@@ -6,9 +6,10 @@ import itertools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from functools import partial, update_wrapper
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache, partial, update_wrapper
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar, final
 
 import jax
@@ -42,8 +43,27 @@ _MISCOMPILES = "0.10.2"
 JAX). The cause is a library of fused kernels, which can be switched off. It is the newest for Python 3.11."""
 
 
-RUNS_ONCE = {"xla_backend_optimization_level": 0}
-"""Options of the compiler for programs that run once: they should compile fast rather than run fast."""
+Options = Mapping[str, Any]
+"""Options of XLA's compiler."""
+
+COMPILES_FAST: Options = {"xla_cpu_use_fusion_emitters": False}
+"""For programs that run a few times: on a CPU they compile in half the time, and some take longer to run."""
+RUNS_ONCE: Options = {**COMPILES_FAST, "xla_backend_optimization_level": 0}
+"""For programs that run once: they should compile fast, however long they run."""
+
+
+@cache
+def _is_known(option: str, value: Any) -> bool:
+    """Whether the installed compiler has an option. If not, it refuses to compile."""
+
+    def with_option() -> jax.Array:
+        return jnp.int32(0)
+
+    try:
+        jax.jit(with_option, compiler_options={option: value}).lower().compile()
+    except Exception:
+        return False
+    return True
 
 
 def jit(function: Callable[..., T], **options: Any) -> Callable[..., T]:
@@ -52,10 +72,11 @@ def jit(function: Callable[..., T], **options: Any) -> Callable[..., T]:
     >>> float(jit(lambda x: 2 * x)(jnp.ones(())))
     2.0
     """
+    chosen = dict(options.pop("compiler_options", {}))
     if version("jaxlib") == _MISCOMPILES:
-        chosen = {"xla_cpu_experimental_ynn_fusion_type": "", **options.pop("compiler_options", {})}
-        options["compiler_options"] = chosen
-    return jax.jit(function, **options)
+        chosen["xla_cpu_experimental_ynn_fusion_type"] = ""
+    chosen = {name: value for name, value in chosen.items() if _is_known(name, value)}
+    return jax.jit(function, compiler_options=chosen or None, **options)
 
 
 @final
@@ -74,8 +95,8 @@ class CompiledFor(Generic[T]):
         How many of its first arguments are part of the program. They must be hashable.
     most
         How many programs are kept. There is one for each value of these, and for each shape of the other arguments.
-    options
-        Options of `jax.jit`.
+    compiler_options
+        Options of the compiler, or a function of all arguments that returns them.
 
     Examples
     --------
@@ -84,8 +105,15 @@ class CompiledFor(Generic[T]):
     (8.0, 9.0, 2)
     """
 
-    def __init__(self, function: Callable[..., T], *, static: int, most: int, **options: Any) -> None:
-        self._function, self._options = function, options
+    def __init__(
+        self,
+        function: Callable[..., T],
+        *,
+        static: int,
+        most: int,
+        compiler_options: Options | Callable[..., Options] = MappingProxyType({}),
+    ) -> None:
+        self._function, self._options = function, compiler_options
         self._static, self._most = static, most
         self._programs: OrderedDict[Hashable, Callable[..., T]] = OrderedDict()
         self._lock = threading.Lock()
@@ -112,7 +140,8 @@ class CompiledFor(Generic[T]):
             if program is None:
                 # A new function each time, because JAX keeps programs as long as the function lives.
                 function = update_wrapper(partial(self._function, *known), self._function)
-                program = jit(function, **self._options)
+                options = self._options(*known, *rest) if callable(self._options) else self._options
+                program = jit(function, compiler_options=options)
                 self.made += 1
             self._programs[key] = program
             dropped = len(self._programs) > self._most

@@ -93,7 +93,7 @@ class Auto:
     """
 
     first: Sampler = field(default_factory=Independence)
-    fallback: Sampler = field(default_factory=HMC)
+    fallback: Sampler = field(default_factory=lambda: HMC(chains=8))
     needs_mode = True
     takes_power = True
 

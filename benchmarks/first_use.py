@@ -3,7 +3,8 @@
     python benchmarks/first_use.py [--repeats 3] [--quick]
 
 Covertype, d = 14, 100 shards, 10,000 draws, certificate included. Every process is a new one, and its seconds include
-loading Python's modules, but not reading the file of the rows. Prints and writes docs/benchmarks/first_use.md: the median of the repeats.
+loading Python's modules, but not reading the file of the rows. Prints and writes docs/benchmarks/first_use.md: the
+median of the repeats.
 """
 
 from __future__ import annotations

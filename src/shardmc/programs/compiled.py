@@ -166,9 +166,8 @@ class _Program(Generic[T]):
 
     def jitted(self, rest: tuple[Any, ...]) -> T:
         """The result for these arguments, by a program that JAX compiles and finds again itself."""
-        if self._jit is None:
-            self._jit = self._jitted()
-        return self._jit(*rest)
+        program = self._jit = self._jit or self._jitted()
+        return program(*rest)
 
     def compiled(self, rest: tuple[Any, ...]) -> T:
         """The result for these arguments. If two threads need the program, one waits for the other."""

@@ -18,6 +18,9 @@ os.environ |= {
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    # No programs in the user's folder. None elsewhere either: tests replace parts of the package, and programs that
+    # are loaded from files would not notice.
+    "SHARDMC_PROGRAMS": "off",
     # No bars, even if the tests write to a terminal.
     "TTY_INTERACTIVE": "0",
 }

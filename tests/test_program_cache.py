@@ -1,63 +1,259 @@
-"""Programs that outlive their process: a second process of the same script compiles nothing anew."""
+"""Programs that outlive their process: the next one neither traces nor compiles them, and computes the same."""
 
+import gc
 import os
 import subprocess
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
-from jax._src.lru_cache import LRUCache
+from jax.experimental.compilation_cache import compilation_cache
 
 import shardmc
+from shardmc.engine.local import compiled_batch
 from shardmc.errors import OptionError
-from shardmc.programs.cache import cache_folder, keep_programs_of_command
+from shardmc.locate import precision, terms
+from shardmc.model import exact, shared
+from shardmc.model.validate import _values
+from shardmc.programs import cache, compiled, kept
+from shardmc.programs.cache import cache_folder
+
+ROWS = np.random.default_rng(0).normal(size=2_000).astype(np.float32)
+
+
+def forget():
+    """Forget the programs of this process, as a new process has none."""
+    for programs in (
+        compiled_batch,
+        precision._in_single,
+        precision._in_double,
+        terms._prior_gradients,
+        _values,
+    ):
+        programs._programs.clear()
+    gc.collect()
+
+
+def with_cache_of_jax(used):
+    jax.config.update("jax_enable_compilation_cache", used)
+    compilation_cache.reset_cache()  # JAX decides at its first program whether it is used
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "_chosen", None)  # restored after the test
+    forget()
+    with_cache_of_jax(False)
+    yield shardmc.keep_programs(tmp_path / "programs")
+    with_cache_of_jax(True)
+    forget()
+
+
+helper = SimpleNamespace(square=lambda x: x**2)
+
+
+def model(scale=1.0, prior=1.0):
+    return shardmc.Model(
+        lambda p, y: -0.5 * helper.square((y - p["mu"]) * jnp.exp(-p["mu"] * 0)) / scale,
+        lambda p: -0.5 * (p["mu"] / prior) ** 2,
+        {"mu": ()},
+    )
+
+
+def fitted(made=None, **options):
+    made = model() if made is None else made
+    options = {"shards": 2, "draws": 50, "precision": "single", **options}
+    return shardmc.fit(made, ROWS, **options).theta
+
+
+def without_folder(*args, **options):
+    chosen, cache._chosen = cache._chosen, None
+    forget()
+    try:
+        return fitted(*args, **options)
+    finally:
+        cache._chosen = chosen
+        forget()
+
+
+def test_what_was_kept_is_not_compiled_again_and_gives_the_same_draws(folder, compilations):
+    first = fitted()
+    assert compilations
+    forget()
+    compilations.clear()
+    np.testing.assert_array_equal(fitted(), first)
+    assert not compilations
+
 
 SCRIPT = """
-import sys
-import jax, jax.monitoring, jax.numpy as jnp, numpy as np
+import jax, jax.monitoring, numpy as np
 import shardmc
-import shardmc.programs.cache
-
-# All programs count, however fast they were compiled: which ones would not depends on the machine's load.
-shardmc.programs.cache.WORTH_KEEPING = 0
-jax.jit(lambda x: x + 1)(1.0)  # JAX has already decided that there is no cache
-folder = shardmc.keep_programs(*sys.argv[1:])
-missed = []
-jax.monitoring.register_event_listener(lambda event, **_: missed.append(event) if "cache_misses" in event else None)
+events = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, duration, **info: events.append((event, info.get("fun_name")))
+)
 rows = np.random.default_rng(0).normal(size=2_000).astype(np.float32)
 model = shardmc.Model(lambda p, y: -0.5 * (y - p["mu"]) ** 2, lambda p: -0.5 * p["mu"] ** 2, {"mu": ()})
 posterior = shardmc.fit(model, rows, shards=2, draws=50, precision="single")
-print(folder, len(missed), posterior.theta.sum())
+compiled = sum("backend_compile" in event for event, _ in events)
+traced = sum("trace" in event and name in ("compiled_batch", "_values") for event, name in events)
+print(compiled, traced, posterior.theta.tobytes().hex()[:64])
 """
 
 
-def run(tmp_path, *arguments, **environment):
-    chosen = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+def start(tmp_path, **environment):
+    chosen = {
+        name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "SHARDMC_PROGRAMS"))
+    }
     environment = {**chosen, "XDG_CACHE_HOME": str(tmp_path / "cache"), **environment}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    command = [sys.executable, "-c", SCRIPT]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+
+
+def finish(process):
+    out, error = process.communicate()
+    assert process.returncode == 0, error
+    compiled, traced, draws = out.split()
+    return int(compiled), int(traced), draws
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the folder of Windows is another")
-def test_a_second_process_loads_what_the_first_compiled(tmp_path):
-    folder, missed, draws = run(tmp_path)
-    assert Path(folder).is_relative_to(tmp_path / "cache" / "shardmc")
-    assert Path(folder).stat().st_mode & 0o777 == 0o700
-    again, missed_again, same_draws = run(tmp_path)
-    assert again == folder
-    assert int(missed) > 0
-    assert int(missed_again) == 0
-    assert same_draws == draws
-    chosen, _, _ = run(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "chosen"))
-    assert chosen == str(tmp_path / "chosen")
+def test_a_second_process_traces_and_compiles_nothing(tmp_path):
+    two = [start(tmp_path) for _ in range(2)]  # at the same time
+    compiled, traced, draws = finish(two[0])
+    assert finish(two[1])[2] == draws
+    assert compiled > 0
+    assert traced > 0
+    assert finish(start(tmp_path)) == (0, 0, draws)
+    (where,) = (tmp_path / "cache" / "shardmc").iterdir()
+    assert where.stat().st_mode & 0o777 == 0o700
+    assert finish(start(tmp_path, SHARDMC_PROGRAMS="off"))[::2] == (compiled, draws)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: fitted(model(scale=2.0)),
+        lambda: fitted(model(prior=0.01)),
+        lambda: fitted(sampler=shardmc.HMC(trajectory=1.0)),
+        lambda: fitted(precision="double"),
+    ],
+    ids=["constant", "prior", "option", "double"],
+)
+def test_another_fit_is_right(folder, other):
+    usual = fitted()
+    forget()
+    found = other()
+    chosen, cache._chosen = cache._chosen, None
+    forget()
+    np.testing.assert_array_equal(found, other())
+    cache._chosen = chosen
+    assert not np.array_equal(found, usual)
+
+
+def test_another_helper_that_the_model_calls_is_right(folder, monkeypatch):
+    usual = fitted()
+    forget()
+    monkeypatch.setattr(helper, "square", lambda x: 1.5 * x**2)
+    found = fitted()
+    np.testing.assert_array_equal(found, without_folder())
+    assert not np.array_equal(found, usual)
+
+
+def test_negative_control_a_key_without_what_the_model_computes_is_wrong(folder, monkeypatch):
+    """What the tests above would find: without the traced form in the key, the wrong program is loaded."""
+    monkeypatch.setattr(shared.SharedFunction, "kept_form", lambda self, args: "")
+    usual = fitted()
+    forget()
+    monkeypatch.setattr(helper, "square", lambda x: 1.5 * x**2)
+    np.testing.assert_array_equal(fitted(), usual)
+
+
+def test_a_function_that_depends_on_the_number_of_rows_is_right(folder):
+    """For a few rows both models have the same program."""
+
+    def made(factor):
+        def log_likelihood(p, y):
+            return -0.5 * (y - p["mu"]) ** 2 * (factor if y.shape[0] > 500 else 1.0)
+
+        return shardmc.Model(log_likelihood, None, {"mu": ()})
+
+    fitted(made(1.0))
+    forget()
+    np.testing.assert_array_equal(fitted(made(4.0)), without_folder(made(4.0)))
+
+
+def with_derivative(factor):
+    @jax.custom_jvp
+    def half_square(x):
+        return 0.5 * x**2
+
+    half_square.defjvp(lambda point, direction: (half_square(*point), factor * point[0] * direction[0]))
+    return half_square
+
+
+def test_the_rule_of_a_derivative_is_part_of_the_key():
+    x = np.zeros((), np.float32)
+
+    def key(factor):
+        half_square = with_derivative(factor)
+        return exact.exact_hash(lambda _, x: half_square(x), 3, (), x)
+
+    one, same, other = map(key, (1.0, 1.0, 2.0))
+    assert one == same
+    assert one != other
+
+
+def test_python_that_no_program_shows_is_not_kept():
+    def calls_back(_, x):
+        return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), np.float32), x)
+
+    with pytest.raises(kept.Unkept):
+        exact.exact_hash(calls_back, 1, (), np.zeros((), np.float32))
+    with pytest.raises(kept.Unkept):
+        kept.content(lambda x: x, [])
+    with pytest.raises(kept.Unkept):
+        kept.content((1, SimpleNamespace(a=1)), [])
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b[:100], lambda b: b""])
+def test_a_damaged_file_is_replaced(folder, compilations, damage):
+    first = fitted()
+    files = {file: file.read_bytes() for file in folder.glob("*.program")}
+    assert files
+    for file, whole in files.items():
+        file.write_bytes(damage(whole))
+    forget()
+    compilations.clear()
+    np.testing.assert_array_equal(fitted(), first)
+    assert compilations
+    assert all(cache.read_program(file) is not None for file in files)
+
+
+def test_a_full_disk_is_no_obstacle(folder, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert np.isfinite(fitted()).all()
+    assert not list(folder.iterdir())
+
+
+def test_the_folder_does_not_grow_beyond_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "_chosen", cache.ProgramFolder(tmp_path, 100))
+    for number in range(5):
+        cache.write_program(tmp_path, f"{number}.program", bytes(10))  # and 32 of the checksum
+        os.utime(tmp_path / f"{number}.program", (number, number))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["3.program", "4.program"]
+    assert cache.read_program(tmp_path / "3.program") == bytes(10)
+    cache.write_program(tmp_path, "5.program", bytes(10))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["3.program", "5.program"]  # 3 was used last
 
 
 def test_the_folder_is_the_users(monkeypatch, tmp_path):
@@ -66,40 +262,41 @@ def test_the_folder_is_the_users(monkeypatch, tmp_path):
     assert cache_folder().is_relative_to(tmp_path / "shardmc")
 
 
+def test_switched_off_nothing_is_written(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache, "_chosen", cache._NOT_CHOSEN)
+    monkeypatch.setenv("SHARDMC_PROGRAMS", "off")
+    forget()
+    fitted()
+    assert not list(tmp_path.iterdir())
+    assert shardmc.keep_programs(False) is None
+
+
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="the system has no owners of folders")
-def test_a_folder_that_others_can_write_is_refused(tmp_path):
+def test_a_folder_that_others_can_write_is_not_used(tmp_path, monkeypatch):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(OptionError, match="other users can write there"):
         shardmc.keep_programs(tmp_path / "open")
+    monkeypatch.setenv("SHARDMC_PROGRAMS", str(tmp_path / "open"))
+    assert cache._usual() is None
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+def test_a_folder_that_cannot_be_made_is_not_used(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(OptionError, match="cannot keep programs"):
         shardmc.keep_programs(tmp_path / "file" / "folder")
-
-
-def test_what_a_killed_process_left_half_written_is_removed(monkeypatch, tmp_path):
-    """JAX keeps no program beside one that has no time of its use, and warns of every program."""
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    for name in ("JAX_COMPILATION_CACHE_MAX_SIZE", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
-        monkeypatch.setenv(name, os.environ.get(name, "1"))  # so that they are restored
-    folder = cache_folder()
-    folder.mkdir(parents=True, mode=0o700)
-    whole, half = folder / "jit_whole-1-cache", folder / "jit_half-2-cache"
-    whole.write_bytes(b"program")
-    (folder / "jit_whole-1-atime").write_bytes(bytes(8))
-    half.write_bytes(b"prog")
-    keep_programs_of_command()
-    assert whole.exists()
-    assert not half.exists()
-    LRUCache(str(folder), max_size=1_000).put("jit_next-3", b"program")  # JAX's own: raised before
-    assert (folder / "jit_next-3-cache").exists()
+    monkeypatch.setenv("SHARDMC_PROGRAMS", str(tmp_path / "file" / "folder"))
+    assert cache._usual() is None
 
 
 def test_a_size_is_positive(tmp_path):
     with pytest.raises(OptionError, match="positive number of GiB"):
         shardmc.keep_programs(tmp_path, size=0)
+
+
+def test_an_option_that_the_compiler_does_not_have_is_left_out():
+    double = compiled.CompiledFor(
+        lambda x: 2 * x, static=0, most=1, compiler_options={"xla_cpu_no_such_option": True}
+    )
+    assert float(double(3.0)) == 6.0

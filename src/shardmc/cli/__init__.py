@@ -13,9 +13,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, _interrupted)
     from shardmc.cli.app import app
     from shardmc.errors import ShardmcError
-    from shardmc.programs.cache import keep_programs_of_command
 
-    keep_programs_of_command()
     try:
         app()
     except ShardmcError as error:

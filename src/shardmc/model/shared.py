@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
+from shardmc.model.exact import exact_hash
 from shardmc.model.model import Density, Model
 from shardmc.model.precision import run_step, type_of
 from shardmc.model.traced import hash_program
+from shardmc.programs.kept import watched
 from shardmc.types import Rows
 
 _ROWS = 8
@@ -44,8 +46,9 @@ class SharedFunction:
     _all: ClassVar[weakref.WeakValueDictionary[str, SharedFunction]] = weakref.WeakValueDictionary()
     _lock: ClassVar = threading.Lock()
 
-    def __init__(self, function: Callable[..., Any], numbers: Numbers) -> None:
-        self._function, self._numbers = function, numbers
+    def __init__(self, function: Callable[..., Any], numbers: Numbers, example: _Shape) -> None:
+        self._function, self._numbers, self._example = function, numbers, example
+        self._forms: dict[_Shape, str] = {}
         self._known: OrderedDict[_Shape, tuple[ClosedJaxpr, str]] = OrderedDict()  # the last ones used last
 
     @classmethod
@@ -56,7 +59,7 @@ class SharedFunction:
         with cls._lock:
             shared = cls._all.get(key)
             if shared is None:
-                shared = cls._all[key] = cls(function, numbers)
+                shared = cls._all[key] = cls(function, numbers, _Shape.of(args))
                 return shared, numbers
             known = list(shared._known.items())
         # Programs exist for some numbers of rows. There, too, both functions must have the same steps.
@@ -72,8 +75,26 @@ class SharedFunction:
         (result,) = _fill(self._at(_Shape.of(args)), numbers, jax.tree.leaves(args))
         return result
 
+    def kept_content(self) -> str:
+        """What the function computes for a few rows, without its numbers."""
+        return self.kept_form(self._example)
+
+    def kept_form(self, args: Any) -> str:
+        """What the function and its derivatives compute for arguments of these shapes, without its numbers."""
+        if args not in self._forms:
+            there = args.abstract()
+            closed = self._at(args)
+            self._forms[args] = exact_hash(
+                lambda numbers, *leaves: _fill(closed, numbers, leaves)[0],
+                3 if args == self._example else 1,
+                _numbers(closed),
+                *_abstract_leaves(there),
+            )
+        return f"{args} {self._forms[args]}"
+
     def _at(self, shape: _Shape) -> ClosedJaxpr:
         """The function traced for arguments of this shape, with the numbers that it has for a few rows."""
+        watched(self, shape)
         known = self._known.get(shape)
         if known is None:
             there = shape.abstract()
@@ -193,9 +214,13 @@ def _trace(function: Callable[..., Any], args: Any) -> ClosedJaxpr:
 
 def _hash(closed: ClosedJaxpr, args: Any) -> str:
     """The hash of a function's steps, without its numbers."""
-    leaves = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(args)]
+    leaves = _abstract_leaves(args)
     open_form = jax.make_jaxpr(lambda numbers, args: _fill(closed, numbers, args))(_numbers(closed), leaves)
     return f"{jax.tree.structure(args)} {hash_program(open_form)}"
+
+
+def _abstract_leaves(args: Any) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(args)]
 
 
 def _numbers(closed: ClosedJaxpr) -> Numbers:

@@ -1,4 +1,4 @@
-"""Compiled programs that outlive their process, in a folder of the user's own."""
+"""The folder of compiled programs: the user's own, bounded in size, and safe to share between processes."""
 
 from __future__ import annotations
 
@@ -6,81 +6,150 @@ import hashlib
 import os
 import platform
 import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Final, Literal
 
 from shardmc.errors import OptionError
 
-WORTH_KEEPING = 0.05
-"""Seconds of compilation."""
-_MOST_BYTES = 1 << 30
+_VARIABLE = "SHARDMC_PROGRAMS"
+_GIB = 1 << 30
+_UNFINISHED = 3600.0
+"""Seconds after which a file that was not written to the end belongs to no living process."""
 
 
-def keep_programs(folder: str | os.PathLike[str] | None = None, *, size: float = 1.0) -> Path:
-    """Keep compiled programs in a folder, so that the next process loads them instead of compiling them again.
+@dataclass(frozen=True)
+class ProgramFolder:
+    """A folder of compiled programs, and the most bytes that it may hold."""
 
-    Call it once, at the top of a script or notebook. The command line does it by itself. It sets JAX's own options, so
-    it also keeps programs that you compile with JAX in this process. If a folder was chosen before, by
-    `JAX_COMPILATION_CACHE_DIR` or in JAX's configuration, that one stays.
+    path: Path
+    most_bytes: int
+
+
+_NOT_CHOSEN: Final = "not chosen"
+_chosen: ProgramFolder | Literal["not chosen"] | None = _NOT_CHOSEN
+_lock = threading.Lock()
+
+
+def keep_programs(folder: str | os.PathLike[str] | bool = True, *, size: float = 1.0) -> Path | None:
+    """Choose where compiled programs are kept for the next process, or that none are.
+
+    Without this call they are kept in `shardmc` in the user's cache folder (`~/.cache` on Linux), which no other user
+    can read or write. A second process then neither traces nor compiles the programs of the first. The environment
+    variable `SHARDMC_PROGRAMS` does the same as this call: `off`, or a folder. JAX's own options stay as they are.
 
     Parameters
     ----------
     folder
-        Where to keep them. By default `shardmc` in the user's cache folder (`~/.cache` on Linux), which no other user
-        can read or write. Several processes may use it at the same time.
+        Where to keep them. True is the user's cache folder. False keeps none. Several processes may use a folder at
+        the same time.
     size
         The most that the folder may hold, in GiB. Programs that were not used for the longest time go first.
 
     Returns
     -------
-    Path
-        The folder. You may delete it at any time.
+    Path or None
+        The folder, if there is one. You may delete it at any time.
 
     Examples
     --------
     >>> import shardmc
-    >>> shardmc.keep_programs()  # doctest: +SKIP
-    PosixPath('/home/me/.cache/shardmc/x86_64-53f1c0c3a1b2')
+    >>> shardmc.keep_programs("programs")  # doctest: +SKIP
+    PosixPath('/home/me/programs')
+    >>> shardmc.keep_programs(False)  # doctest: +SKIP
     """
+    global _chosen
     if not size > 0:
         raise OptionError(f"size must be a positive number of GiB, not {size!r}.")
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    chosen = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    if folder is None and chosen:
-        return Path(chosen)
-    path = cache_folder() if folder is None else Path(folder).absolute()
-    _make(path)
-    _drop_unfinished(path)
-    jax.config.update("jax_compilation_cache_dir", str(path))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)
-    jax.config.update("jax_compilation_cache_max_size", int(size * (1 << 30)))
-    compilation_cache.reset_cache()  # JAX decides at its first program whether there is a cache
-    return path
+    chosen = None
+    if folder is not False:
+        path = cache_folder() if folder is True else Path(folder).absolute()
+        _make(path)
+        chosen = ProgramFolder(path, int(size * _GIB))
+    with _lock:
+        _chosen = chosen
+    return None if chosen is None else chosen.path
 
 
-def keep_programs_of_command() -> None:
-    """The same for a command of its own, by environment variables, because JAX is not loaded yet."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        try:
-            _make(cache_folder())
-        except OptionError:
-            return  # the command works without
-        _drop_unfinished(cache_folder())
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder())
-        os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_MOST_BYTES))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(WORTH_KEEPING))
+def folder_in_use() -> ProgramFolder | None:
+    """The folder that was chosen, or else the usual one; None if no programs are kept."""
+    global _chosen
+    with _lock:
+        if _chosen == _NOT_CHOSEN:
+            _chosen = _usual()
+        return _chosen
+
+
+def _usual() -> ProgramFolder | None:
+    """The folder without a call of `keep_programs`. Where that cannot be used, no programs are kept."""
+    said = os.environ.get(_VARIABLE, "")
+    if said.lower() in ("off", "0", "no", "false"):
+        return None
+    try:
+        path = Path(said).absolute() if said else cache_folder()
+        _make(path)
+    except (OptionError, OSError, RuntimeError):  # no home, no rights, a full disk
+        return None
+    return ProgramFolder(path, _GIB)
 
 
 def cache_folder() -> Path:
-    """The folder of compiled programs: one per kind of processor, because machines may share a home folder."""
+    """The user's own folder of compiled programs: one per kind of processor, because machines may share a home."""
     if sys.platform == "darwin":
         root = Path.home() / "Library" / "Caches"
     elif sys.platform == "win32":
         root = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     else:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "shardmc" / f"{platform.machine()}-{_processor()}"
+    return root / "shardmc" / f"{platform.machine()}-{processor()}"
+
+
+def read_program(path: Path) -> bytes | None:
+    """The content of a file of this user's; None if there is none, or if it was damaged."""
+    try:
+        with open(path, "rb") as file:
+            if not _is_own(os.fstat(file.fileno())):
+                return None
+            checksum, content = file.read(32), file.read()
+        if hashlib.sha256(content).digest() != checksum:
+            return None
+        os.utime(path)  # used now, so that others go first
+    except OSError:
+        return None
+    return content
+
+
+def write_program(folder: Path, name: str, content: bytes) -> None:
+    """Write a file as a whole, then delete those that were not used for the longest time if there are too many."""
+    chosen = folder_in_use()
+    handle, unfinished = tempfile.mkstemp(suffix=".unfinished", dir=folder)  # mode 600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(content).digest() + content)
+        os.replace(unfinished, folder / name)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise
+    if chosen is not None and chosen.path == folder:
+        _drop_oldest(chosen)
+
+
+def _drop_oldest(folder: ProgramFolder) -> None:
+    with os.scandir(folder.path) as entries:
+        files = [(entry.stat(), entry.path) for entry in entries if entry.is_file(follow_symlinks=False)]
+    held = 0
+    for status, path in sorted(files, key=lambda file: -file[0].st_mtime):
+        if path.endswith(".unfinished"):
+            if status.st_mtime < time.time() - _UNFINISHED:
+                Path(path).unlink(missing_ok=True)
+        elif path.endswith(".program"):
+            held += status.st_size
+            if held > folder.most_bytes:
+                Path(path).unlink(missing_ok=True)
 
 
 def _make(path: Path) -> None:
@@ -92,41 +161,23 @@ def _make(path: Path) -> None:
         raise OptionError(
             f"shardmc cannot keep programs in {str(path)!r}: {error.strerror or error}."
         ) from error
-    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+    if not _is_own(status):
         raise OptionError(
             f"shardmc does not keep programs in {str(path)!r}: other users can write there. Choose another folder, or "
             "make it yours alone (chmod 700)."
         )
 
 
-def _drop_unfinished(path: Path) -> None:
-    """Delete programs that a killed process had not written to the end.
-
-    JAX writes a program, and then the time of its use. If one program has no time, JAX cannot find out which are the
-    oldest, keeps no new ones, and warns about each.
-    """
-
-    def unfinished() -> list[Path]:
-        names = set(os.listdir(path))
-        programs = (name for name in names if name.endswith("-cache"))
-        return [path / name for name in programs if f"{name.removesuffix('-cache')}-atime" not in names]
-
-    try:
-        if unfinished():  # or another process is writing it, which has the lock
-            import filelock
-
-            with filelock.FileLock(path / ".lockfile", timeout=1):
-                for program in unfinished():
-                    program.unlink(missing_ok=True)
-    except OSError:
-        return  # the next process tries again
+def _is_own(status: os.stat_result) -> bool:
+    return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
 
 
-def _processor() -> str:
+@cache
+def processor() -> str:
     """A short name of the instruction set that compiled code may use."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        said = next(line for line in lines if line.startswith(("flags", "Features")))
+        with open("/proc/cpuinfo") as lines:
+            said = next(line for line in lines if line.startswith(("flags", "Features")))
     except (OSError, StopIteration):
         said = platform.processor()
     return hashlib.sha256(said.encode()).hexdigest()[:12]

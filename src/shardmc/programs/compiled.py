@@ -6,7 +6,8 @@ import itertools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial, update_wrapper
 from importlib.metadata import version
 from types import MappingProxyType
@@ -14,9 +15,11 @@ from typing import Any, Generic, TypeVar, final
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from shardmc.errors import EngineError
 from shardmc.programs.heap import return_freed_memory
+from shardmc.programs.kept import Entry, kind, watching
 
 T = TypeVar("T")
 
@@ -115,7 +118,7 @@ class CompiledFor(Generic[T]):
     ) -> None:
         self._function, self._options = function, compiler_options
         self._static, self._most = static, most
-        self._programs: OrderedDict[Hashable, Callable[..., T]] = OrderedDict()
+        self._programs: OrderedDict[Hashable, _Program[T]] = OrderedDict()
         self._lock = threading.Lock()
         self.made = 0
         """The number of programs that were made, kept or not."""
@@ -126,22 +129,21 @@ class CompiledFor(Generic[T]):
         refuse_after_fork()
         _computed_in = os.getpid()
         known, rest = arguments[: self._static], arguments[self._static :]
-        return self._program(known, rest)(*rest)
+        return self._program(known, rest)(rest)
 
     def __len__(self) -> int:
         """The number of programs that are kept."""
         return len(self._programs)
 
-    def _program(self, known: tuple[Any, ...], rest: tuple[Any, ...]) -> Callable[..., T]:
+    def _program(self, known: tuple[Any, ...], rest: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], T]:
         leaves, structure = jax.tree.flatten(rest)
-        key = (known, structure, tuple(map(_kind, leaves)), jnp.result_type(float))
+        ahead = _is_usual(leaves)
+        key = (known, structure, tuple(map(kind, leaves)), _options_in_use(), ahead)
         with self._lock:
             program = self._programs.pop(key, None)
             if program is None:
-                # A new function each time, because JAX keeps programs as long as the function lives.
-                function = update_wrapper(partial(self._function, *known), self._function)
                 options = self._options(*known, *rest) if callable(self._options) else self._options
-                program = jit(function, compiler_options=options)
+                program = _Program(self._function, known, options)
                 self.made += 1
             self._programs[key] = program
             dropped = len(self._programs) > self._most
@@ -149,9 +151,86 @@ class CompiledFor(Generic[T]):
                 self._programs.popitem(last=False)
         if dropped and next(_dropped) % _TRIMMED_AFTER == 0:
             return_freed_memory()
+        return program.compiled if ahead else program.jitted
+
+
+@final
+class _Program(Generic[T]):
+    """One program: loaded from the folder of programs, or else compiled when it is first needed."""
+
+    def __init__(self, function: Callable[..., T], known: tuple[Any, ...], options: Options) -> None:
+        self._function, self._known, self._options = function, known, options
+        self._lock = threading.Lock()
+        self._compiled: Callable[..., T] | None = None
+        self._jit: Callable[..., T] | None = None
+
+    def jitted(self, rest: tuple[Any, ...]) -> T:
+        """The result for these arguments, by a program that JAX compiles and finds again itself."""
+        program = self._jit = self._jit or self._jitted()
+        return program(*rest)
+
+    def compiled(self, rest: tuple[Any, ...]) -> T:
+        """The result for these arguments. If two threads need the program, one waits for the other."""
+        if self._compiled is None:
+            with self._lock:
+                if self._compiled is None:
+                    self._compiled, result = self._first(rest)
+                    return result
+        assert self._compiled is not None
+        return self._compiled(*rest)
+
+    def _first(self, rest: tuple[Any, ...]) -> tuple[Callable[..., T], T]:
+        """The program and its first result: from the folder of programs if it is there and runs, or else compiled."""
+        entry = Entry.of(self._function, self._known, rest, self._options)
+        found = None if entry is None else entry.load()
+        if found is not None:
+            with suppress(jax.errors.JaxRuntimeError):  # another version of XLA wrote half of it, for example
+                return found, jax.block_until_ready(found(*rest))
+        program = self._compile(entry, rest)
+        return program, program(*rest)
+
+    def _compile(self, entry: Entry | None, rest: tuple[Any, ...]) -> Callable[..., T]:
+        with watching() as seen:
+            lowered = self._jitted().lower(*rest)
+        program = lowered.compile()
+        if entry is not None:
+            entry.save(program, seen)
         return program
 
+    def _jitted(self) -> Any:
+        # A new function each time, because JAX keeps programs as long as the function lives.
+        function = update_wrapper(partial(self._function, *self._known), self._function)
+        return jit(function, compiler_options=self._options)
 
-def _kind(leaf: Any) -> Hashable:
-    """Type and shape of an argument: what a program is compiled for."""
-    return getattr(leaf, "dtype", type(leaf)), getattr(leaf, "shape", ())
+
+def _is_usual(leaves: Sequence[Any]) -> bool:
+    """Whether a program can be compiled ahead: all arguments are on the first device, and nothing is debugged."""
+    config: Any = jax.config
+    if config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs:
+        return False
+    if config.jax_default_device is not None:
+        return False
+    first = _first_device()
+    return all(
+        not isinstance(leaf, Tracer) and leaf.sharding == first
+        for leaf in leaves
+        if isinstance(leaf, jax.Array)
+    )
+
+
+@cache
+def _first_device() -> jax.sharding.SingleDeviceSharding:
+    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+
+def _options_in_use() -> Hashable:
+    """The options of JAX that change what is traced."""
+    config: Any = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_default_matmul_precision,
+        config.jax_default_prng_impl,
+        config.jax_threefry_partitionable,
+        config.jax_numpy_dtype_promotion,
+        config.jax_numpy_rank_promotion,
+    )

@@ -77,6 +77,8 @@ class Mode:
     """How many passes over all rows it took."""
     shard_starts: np.ndarray | None = field(default=None, repr=False, compare=False)
     """The end of one Newton step on the rescaled subposterior of each shard, (shard, dim), if it is known."""
+    shard_curvatures: np.ndarray | None = field(default=None, repr=False, compare=False)
+    """The shards' curvatures at the mode, (shard, dim, dim), if they are costly and serve later steps too."""
 
     @cached_property
     def frame(self) -> Frame:

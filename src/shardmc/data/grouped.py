@@ -35,6 +35,11 @@ class GroupedRows:
     """Whether all weights are 0 or 1."""
 
     @property
+    def matched(self) -> bool:
+        """Whether many effects are integrated out by matched moments. Second derivatives take very long then."""
+        return isinstance(self.effects, dict) and "sites" in self.effects
+
+    @property
     def num_groups(self) -> int:
         return jax.tree.leaves(self.effects)[0].shape[0]
 

@@ -262,13 +262,14 @@ class Ascent:
         """The next step, in the user's coordinates."""
         return self.local.frame(self.frame).basis @ self.local.step(self.radius).u
 
-    def mode(self) -> Mode:
-        """The mode that the last step leads to."""
+    def mode(self, shard_curvatures: bool = False) -> Mode:
+        """The mode that the last step leads to, with the curvatures of the shards there if they are asked for."""
         end = self.local.frame(self.frame).moved(self.local.step(np.inf).u)
         decrement = self.local.decrement
         left = decrement if self.stalled >= 2 else min(decrement, self.remaining)
         starts = self.evaluate.shard_starts() if self.shards is None else None
-        return Mode(end.center, self.curvature, left, self.evaluate.passes, starts)
+        curvatures = self.evaluate.shard_curvatures() if shard_curvatures else None
+        return Mode(end.center, self.curvature, left, self.evaluate.passes, starts, curvatures)
 
     @property
     def curvature(self) -> np.ndarray:

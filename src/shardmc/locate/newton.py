@@ -65,6 +65,7 @@ def locate(
     *,
     start: Start | None = None,
     on_step: OnStep | None = None,
+    shard_curvatures: bool = False,
 ) -> Mode:
     """Mode and curvature of the posterior of all rows, by a trust-region Newton method.
 
@@ -77,6 +78,8 @@ def locate(
     ----------
     start
         The result of `near_mode`. By default it is computed here.
+    shard_curvatures
+        Whether the mode has the curvatures of the shards too.
 
     Raises
     ------
@@ -92,7 +95,7 @@ def locate(
         ascent = Ascent(evaluate, None, start.frame, start.found and _is_large(blocks, model.dim))
     if not ascent.climb(DECREMENT, on_step):
         ascent = _in_double(ascent, model, start)
-    return ascent.mode()
+    return ascent.mode(shard_curvatures)
 
 
 def _is_large(blocks: Blocks, dim: int) -> bool:

@@ -12,7 +12,12 @@ import numpy as np
 
 from shardmc.data import Blocks
 from shardmc.engine import Engine, in_order
-from shardmc.locate.terms import LikelihoodGradients, SubposteriorTerms, prior_gradients_in
+from shardmc.locate.terms import (
+    LikelihoodGradients,
+    SubposteriorSlope,
+    SubposteriorTerms,
+    prior_gradients_in,
+)
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
 from shardmc.types import Gradients, Mode
@@ -48,11 +53,21 @@ class SampledGradients:
         All shards. Rows that every shard keeps make the r_i more alike.
     sample
         The shards to read.
+    curvatures
+        Matrices C_i (shard, dim, dim) in the user's coordinates, if computing them takes too long. They need not be the
+        exact curvatures: the sample then shows the difference as noise.
     """
 
     def __init__(
-        self, model: Model, shards: Blocks, mode: Mode, engine: Engine, sample: Sequence[int]
+        self,
+        model: Model,
+        shards: Blocks,
+        mode: Mode,
+        engine: Engine,
+        sample: Sequence[int],
+        curvatures: np.ndarray | None = None,
     ) -> None:
+        self._curvatures = curvatures
         self._model, self._shards, self._engine, self._frame = model, shards, engine, mode.frame
         self.sample = list(sample)
         self.passes = 0.0
@@ -114,8 +129,18 @@ class SampledGradients:
     def at_center(self) -> _Slopes:
         """Of all shards. It is the program that found their modes."""
         count, dim = self._shards.num_shards, self._model.dim
+        if self._curvatures is not None:
+            return self._with_known_curvatures(self._curvatures)
         zeros, device = np.zeros((count, dim), jnp.result_type(float)), DeviceFrame.of(self._frame)
         results = self._engine.map(SubposteriorTerms(self._model), self._shards, zeros, device)
         terms = [terms[1:] for _, terms in in_order(results, range(count))]
         self.passes += 1
         return _Slopes(*(np.stack([np.asarray(t[k], np.float64) for t in terms]) for k in (0, 1)))
+
+    def _with_known_curvatures(self, curvatures: np.ndarray) -> _Slopes:
+        results = self._engine.map(
+            SubposteriorSlope(self._model), self._shards, None, DeviceFrame.of(self._frame)
+        )
+        slopes = [np.asarray(s, np.float64) for _, s in in_order(results, range(self._shards.num_shards))]
+        self.passes += 1
+        return _Slopes(np.stack(slopes), self._frame.basis.T @ curvatures @ self._frame.basis)

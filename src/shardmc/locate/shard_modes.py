@@ -12,6 +12,7 @@ import numpy as np
 from shardmc.data.batch import Blocks
 from shardmc.engine import Engine
 from shardmc.locate.ascent import DECREMENT, arrives, left_after
+from shardmc.locate.secant import secant_modes
 from shardmc.locate.terms import SubposteriorTerms
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
@@ -123,6 +124,13 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
     found = _Steps(guesses)
     device, real = DeviceFrame.of(frame), jnp.result_type(float)
     passes = 0.0
+    if mode.shard_curvatures is not None and len(mode.shard_curvatures) == count:
+        near, passes = secant_modes(model, blocks, frame, mode.shard_curvatures, engine)
+        for shard, search in near.items():
+            found.u[shard] = search.u
+            if search.arrived:
+                found.curvatures[shard], found.decrements[shard] = search.curvature, search.decrement
+        guesses[:] = 0.0  # the others are searched with damped steps from there
     converging = [int(i) for i in np.flatnonzero(guesses.any(axis=1))]
     for _ in range(_ROUNDS):
         if not converging:

@@ -43,7 +43,7 @@ class SubposteriorTerms:
         self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         # With all directions at once, arrays of rows by parameters would pass through memory many times.
-        one_by_one = isinstance(rows, GroupedRows) and len(u) > _MANY
+        one_by_one = isinstance(rows, GroupedRows) and (rows.matched or len(u) > _MANY)
         return expanded(Target(self.model, rows, weights, frame).log_density, u, one_by_one=one_by_one)
 
 
@@ -56,6 +56,42 @@ class SubposteriorSlope:
 
     def __call__(self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame) -> jax.Array:
         return jax.grad(Target(self.model, rows, weights, frame).log_density)(jnp.zeros_like(frame.center))
+
+
+@dataclass(frozen=True)
+class SubposteriorGradient:
+    """Program: the gradient of a shard's rescaled log subposterior at a point u of a frame."""
+
+    model: Density
+    density_only: ClassVar = True
+
+    def __call__(self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame) -> jax.Array:
+        return jax.grad(Target(self.model, rows, weights, frame).log_density)(u)
+
+
+@dataclass(frozen=True)
+class SubposteriorScores:
+    """Program: the gradient of a shard's rescaled log subposterior, and the sum of products of its rows' scores.
+
+    Near the mode these products sum to about the curvature. They are never indefinite, and need first derivatives only.
+    """
+
+    model: Density
+    density_only: ClassVar = True
+
+    def __call__(
+        self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame
+    ) -> tuple[jax.Array, jax.Array]:
+        origin = jnp.zeros_like(frame.center)
+        scores = row_scores(lambda u: self.model.log_likelihood(frame.to_theta(u), rows), origin)
+        of_prior = jax.grad(lambda u: self.model.log_prior(frame.to_theta(u)))(origin)
+        return of_prior + scores @ weights, (scores * weights) @ scores.T
+
+
+def row_scores(log_likelihood: Callable[[jax.Array], jax.Array], origin: jax.Array) -> jax.Array:
+    """Derivatives (dim, row) of the log-likelihood of every row, along one direction after the other."""
+    _, along = jax.linearize(log_likelihood, origin)
+    return lax.map(along, jnp.eye(len(origin), dtype=origin.dtype))
 
 
 @dataclass(frozen=True)
@@ -121,6 +157,28 @@ class Evaluator:
         ):
             gradient += weight * np.asarray(slope, np.float64)
         return Terms(0.0, gradient, np.eye(frame.dim))
+
+    def from_scores(self, frame: Frame, shards: Sequence[int] | None = None) -> Terms:
+        """Terms at the centre of a frame, with the products of the rows' scores in place of the curvature."""
+        wanted = range(self.blocks.num_shards) if shards is None else shards
+        shares = self.blocks.shares[list(wanted)]
+        results = self.engine.map(
+            SubposteriorScores(self.model), self.blocks, None, DeviceFrame.of(frame), shards
+        )
+        self.passes += float(shares.sum())
+        parts = [terms for _, terms in in_order(results, wanted)]
+        gradient, curvature = (
+            np.average([np.asarray(part[k], np.float64) for part in parts], axis=0, weights=shares)
+            for k in (0, 1)
+        )
+        return Terms(0.0, gradient, (curvature + curvature.T) / 2)
+
+    def shard_curvatures(self) -> np.ndarray:
+        """Curvatures of the shards at the last point, (shard, dim, dim), in the user's coordinates."""
+        frame, _, terms = self._last
+        back = np.linalg.inv(frame.basis)
+        inner = np.stack([np.asarray(curvature, np.float64) for _, curvature in terms])
+        return back.T @ ((inner + inner.transpose(0, 2, 1)) / 2) @ back
 
     def shard_starts(self) -> np.ndarray:
         """The end of an undamped Newton step from the last point, for every shard, (shard, dim). NaN if singular."""

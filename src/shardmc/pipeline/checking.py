@@ -46,7 +46,9 @@ def score_of_blocks(job: Job, state: State) -> Score:
     if count < available:
         chosen = generator(job.seed, Purpose.SAMPLE_ROWS).choice(available, count, replace=False)
         shards = state.shards.for_certificate
-        return SampledGradients(job.model, shards, mode, job.engine, sorted(map(int, chosen)))
+        return SampledGradients(
+            job.model, shards, mode, job.engine, sorted(map(int, chosen)), mode.shard_curvatures
+        )
     blocks = state.blocks.for_certificate
     return lambda points: Gradients(gradients(job.model, blocks, mode, points, job.engine))
 

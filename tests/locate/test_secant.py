@@ -1,0 +1,79 @@
+"""Modes of shards, and gradients for the certificate, from curvatures that were computed once at the mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shardmc
+from shardmc.data import Partition, as_source
+from shardmc.locate import SampledGradients, gradients, locate, locate_shards
+from shardmc.locate.ascent import Quadratic
+from shardmc.locate.secant import SecantSteps
+from shardmc.locate.terms import Evaluator
+
+ENGINE = shardmc.Local(workers=1)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6_000, 3)).astype(np.float32)
+    x[:, 0] = 1.0
+    y = (rng.random(6_000) < 1 / (1 + np.exp(-x @ [0.5, 1.0, -2.0]))).astype(np.float32)
+
+    def log_likelihood(params, rows):
+        eta = rows["x"] @ params["b"]
+        return rows["y"] * eta - jnp.logaddexp(0.0, eta)
+
+    model = shardmc.Model(log_likelihood, lambda params: -0.5 * jnp.sum(params["b"] ** 2), {"b": (3,)})
+    blocks = as_source({"x": x, "y": y}).split(Partition(10), seed=0)
+    return model, blocks, locate(model, blocks, ENGINE, shard_curvatures=True)
+
+
+def test_modes_of_shards_from_gradients_are_those_of_newton_steps(fitted):
+    model, blocks, mode = fitted
+    secant = locate_shards(model, blocks, mode, ENGINE)
+    newton = locate_shards(model, blocks, replace(mode, shard_curvatures=None), ENGINE)
+    assert secant.found.all()
+    sd = np.sqrt(np.diag(np.linalg.inv(mode.curvature)))
+    assert np.abs((secant.shard_modes - newton.shard_modes) / sd).max() < 0.02
+    assert np.abs((secant.shard_modes - mode.theta) / sd).max() > 1  # they differ
+
+
+def test_secant_steps_learn_the_curvature_where_they_went():
+    def gradient(u):
+        return 1.0 - np.exp(u)  # the curvature is exp(u): 1 at the mode, 0.37 at the start
+
+    search = SecantSteps(np.array([[0.37]]))
+    search.u = np.array([-1.0])
+    while search.advance(gradient(search.u)):
+        pass
+    assert search.u == pytest.approx([0.0], abs=0.01)
+    assert search.curvature[0, 0] == pytest.approx(1.0, abs=0.1)
+
+
+def test_products_of_scores_sum_to_about_the_curvature(fitted):
+    model, blocks, mode = fitted
+    terms = Evaluator(model, blocks, ENGINE).from_scores(mode.frame)
+    assert np.abs(terms.gradient).max() < 0.02
+    values = np.linalg.eigvalsh(terms.curvature)  # in the frame the curvature is the identity
+    assert values.min() > 0.85
+    assert values.max() < 1.15
+    assert Quadratic.of(terms, 1e-6, whitened=True).definite
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2])
+def test_gradients_of_the_certificate_need_no_exact_curvatures(fitted, factor):
+    model, blocks, mode = fitted
+    points = mode.frame.to_theta(np.random.default_rng(1).normal(size=(5, 3)))
+    exact = gradients(model, blocks, mode, points, ENGINE) @ mode.frame.basis
+    found = SampledGradients(model, blocks, mode, ENGINE, range(8), factor * mode.shard_curvatures)(points)
+    assert found.complete is not None
+    assert found.noise is not None
+    assert np.allclose(found.complete().values @ mode.frame.basis, exact, atol=2e-3)
+    noise = np.sqrt(np.sum((found.noise @ mode.frame.basis) ** 2, axis=0))
+    assert np.abs(found.values @ mode.frame.basis - exact).max() < 4 * noise.max()

@@ -65,7 +65,7 @@ def values_of(model, blocks, point):
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
-@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("weights", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_fewer_rows_have_the_likelihood_of_all(formula, weights, table, monkeypatch):
     with double_precision():
         model, less = blocks_of(formula, table, weights)
@@ -122,6 +122,7 @@ def test_files_and_memory_give_the_same_rows(table, tmp_path):
     assert files.layout.counts.sum() == memory.layout.counts.sum()
 
 
+@pytest.mark.slow
 def test_a_fit_agrees_with_one_of_all_rows(table, monkeypatch):
     options = {"draws": 400, "shards": 1, "check": False, "predictive": False}
     less = shardmc.glm(FORMULAS[0], table, **options)

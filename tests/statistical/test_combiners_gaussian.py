@@ -251,7 +251,12 @@ def off(found: np.ndarray, variance: float = 1.0) -> list[str]:
 
 @pytest.mark.parametrize(
     ("dim", "num_shards"),
-    [(1, 2), (2, 10), (10, 2), pytest.param(10, 100, marks=pytest.mark.slow), (50, 10)],
+    [
+        (1, 2),
+        (2, 10),
+        (10, 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [(10, 100), (50, 10)]),
+    ],
 )
 def test_weierstrass_is_exact(dim, num_shards):
     run = lambda draws, rng: Weierstrass()(draws, None, rng).values  # noqa: E731

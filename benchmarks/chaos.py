@@ -74,7 +74,7 @@ CASES = (
     Case("parquet", "formula", "dask"),
     Case("memory", "groups", "dask"),
 )
-QUICK = (CASES[9],)
+QUICK = (CASES[8],)
 
 
 # What the killed process does.

@@ -2,7 +2,7 @@
 
     python benchmarks/mixed_memory.py [--groups 100000] [--draws 2000] [--quick]
 
-Each size runs in a process of its own, on files that another process wrote. Prints and writes
+Each size is fitted in a process of its own, on files that this process wrote. Prints and writes
 docs/benchmarks/mixed_memory.md; with --quick or other sizes it writes nothing.
 """
 
@@ -70,12 +70,8 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=100_000, help="groups of the smaller table")
     parser.add_argument("--draws", type=int, default=2_000)
     parser.add_argument("--quick", action="store_true", help="200 groups, few draws")
-    parser.add_argument("--write", nargs=2, metavar=("FOLDER", "GROUPS"), help=argparse.SUPPRESS)
     parser.add_argument("--fit", metavar="FOLDER", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.write:
-        write(Path(given.write[0]), int(given.write[1]))
-        return
     if given.fit:
         fit(given.fit, given.draws)
         return
@@ -83,7 +79,7 @@ def main() -> None:
     rows, peaks = [], []
     for groups in (smaller, RATIO * smaller):
         with tempfile.TemporaryDirectory() as folder:
-            run("--write", folder, str(groups))
+            write(Path(folder), groups)
             found = json.loads(run("--fit", folder, "--draws", str(draws)).strip().splitlines()[-1])
         peaks.append(found["peak"])
         shown = [found[name] for name in ("shards", "before", "peak", "seconds", "verdict")]

@@ -25,7 +25,7 @@ def main() -> None:
     given = options(__doc__ or "", "freMTPL2.parquet")
     rows = pq.read_table(given.data)[::20] if given.quick else str(given.data)
     posterior = shardmc.glm(
-        FORMULA, rows, family="poisson", exposure="Exposure", draws=2_000 if given.quick else 10_000, seed=0
+        FORMULA, rows, family="poisson", exposure="Exposure", draws=500 if given.quick else 10_000, seed=0
     )
     print(posterior.certificate.sentence)
     print(

@@ -21,7 +21,7 @@ FORMULA = "arr_delay ~ carrier + origin + C(month) + bs(hour, df=4) + np.log(dis
 def main() -> None:
     given = options(__doc__ or "", "nycflights13_flights.parquet")
     rows = pq.read_table(given.data)[::20] if given.quick else str(given.data)
-    draws = 2_000 if given.quick else 10_000
+    draws = 1_000 if given.quick else 10_000
     posterior = shardmc.glm(FORMULA, rows, family="student_t", drop_missing=True, draws=draws, seed=0)
     print(posterior.certificate.sentence)
     for line in posterior.notes:

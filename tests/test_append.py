@@ -51,6 +51,7 @@ def test_the_result_is_the_posterior_of_all_rows(model, sampler, first, old_data
     assert any("old rows were not given" in note for note in both.notes) == (old_data is None)
 
 
+@pytest.mark.slow
 def test_old_draws_that_are_not_contracted_are_rejected(model, sampler, first, monkeypatch):
     """The control: the old draws keep the spread that they had with fewer rows."""
     module = importlib.import_module("shardmc.pipeline.appending")
@@ -115,6 +116,7 @@ def test_the_result_matches_a_fit_from_scratch():
     assert both.certificate.verdict != "off"
 
 
+@pytest.mark.slow
 def test_a_saved_posterior_and_a_run_folder_are_enough(model, sampler, first, tmp_path):
     first.save(tmp_path / "first.nc")
     here = shardmc.append(first, model, NEW, sampler=sampler, **OPTIONS)

@@ -245,6 +245,7 @@ def test_constants_keep_their_type_after_a_fingerprint():
     assert jax.jit(lambda t, r: made.log_likelihood(t, r))(made.initial, ROWS).dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_a_changed_prior_is_reported_as_a_changed_prior(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     table = {"x": rng.normal(size=400), "y": rng.normal(size=400)}

@@ -92,6 +92,7 @@ def test_honest_sites_are_accepted(sites):
     assert shardmc.combine_sites(sites).num_draws > 0
 
 
+@pytest.mark.slow
 def test_few_draws_of_an_honest_site_are_accepted(model, sampler):
     """Three draws say little of their spread, and less must not be held against them."""
     modes = []

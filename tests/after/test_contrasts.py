@@ -196,6 +196,7 @@ def grouped():
     return rows, shardmc.glm("y ~ x + (1 | g)", rows, shards=1, draws=300, check=False, precision="single")
 
 
+@pytest.mark.slow
 def test_group_terms(grouped):
     rows, posterior = grouped
     check(posterior.contrast("x", (0, 1), data=rows, draws=10_000).loc["1 - 0"], posterior.draws["x"])

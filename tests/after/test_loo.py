@@ -108,6 +108,7 @@ def test_models_without_a_formula_are_arviz(kind):
         )
 
 
+@pytest.mark.slow
 def test_differences_are_those_of_arviz(policies, poisson, without_age):
     results = {"without age": without_age.loo(policies), "with age": poisson.loo(policies)}
     table = shardmc.compare_models(results)
@@ -174,6 +175,7 @@ def weighted(policies):
     return rows, shardmc.glm("claims ~ age", rows, "poisson", weights="times", **OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_row_of_weight_w_counts_as_w_rows(weighted):
     """The same posterior on a table in which each row is repeated."""
     rows, posterior = weighted

@@ -101,6 +101,7 @@ def test_random_gaussian_shards_are_not_named(shards, dim):
     assert named < 9
 
 
+@pytest.mark.slow
 def test_random_shards_of_a_logistic_regression_are_not_named():
     # Binomial(20, 0.01): 6 and more have probability 4e-8.
     assert sum(len(logistic_agreement(*simulated(seed)).outliers) > 0 for seed in range(20)) < 6

@@ -148,6 +148,7 @@ def test_fit_report_status_and_predict(tmp_path, command):
     assert "y ~ x + region" in page
 
 
+@pytest.mark.slow
 def test_a_demo_that_cannot_be_written_is_not_run(tmp_path):
     (tmp_path / "taken").touch()
     done = run("demo", "--out", "taken", cwd=tmp_path)

@@ -107,6 +107,7 @@ def sites(tmp_path_factory):
     return [folder / "site-0.nc", folder / "site-1.nc"]
 
 
+@pytest.mark.slow
 def test_combine_takes_sites_files_as_they_are(sites, tmp_path):
     shown = run("combine", *sites, "--out", tmp_path / "posterior.nc")
     assert "1,000 draws from 2 shards" in shown

@@ -27,6 +27,7 @@ def distances(combiner: PartitionTrees) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_the_product_of_skewed_densities():
     found = distances(PartitionTrees())
     assert found.mean() + 6 * found.std(ddof=1) / np.sqrt(REPEATS) < 0.1

@@ -78,6 +78,7 @@ def test_folds_of_a_cross_validation_share_their_programs(compilations):
         assert bool(compilations) == (number == 0)
 
 
+@pytest.mark.slow
 def test_a_first_fit_compiles_one_program_for_each_step():
     """No small programs for single operations: each costs as much as a thousand rows."""
     script = (

@@ -39,6 +39,7 @@ def test_memory_decides(file):
     assert not isinstance(as_source(file, memory=needed).split(Partition(7), 0), StreamBlocks)
 
 
+@pytest.mark.slow
 def test_a_temporary_folder_goes_with_its_shards(file):
     blocks = split(file)
     folder = blocks.scratch.path

@@ -55,6 +55,7 @@ def last_states(linear, kind, minibatch: int = 100, **options):
     return ran.u[:, -1], ran.evaluations / method.row_cost / (STEPS * CHAINS)
 
 
+@pytest.mark.slow
 def test_austerity_is_exact_at_a_small_tolerance_and_wrong_at_a_loose_one(linear):
     exact, most = last_states(linear, Austerity, tolerance=1e-4)
     wrong, fewest = last_states(linear, Austerity, tolerance=0.1)

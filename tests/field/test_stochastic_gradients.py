@@ -139,6 +139,7 @@ def row_gradients(posterior, x: np.ndarray, y: np.ndarray, u: np.ndarray) -> np.
     return (y - 1 / (1 + np.exp(-x @ (center + basis @ u))))[:, None] * x @ basis
 
 
+@pytest.mark.slow
 def test_control_variates_reduce_the_variance_by_the_factor_that_theory_says(logistic):
     """Of n of N rows without replacement: N^2 / n (1 - n / N) S^2, S^2 that of the rows' terms."""
     orders, x, y = logistic

@@ -156,6 +156,7 @@ def test_methods_are_frozen_values(name):
     assert hash(named_method(name)) == hash(METHODS[name]())
 
 
+@pytest.mark.slow
 def test_import_and_fit_load_nothing_of_it():
     program = (
         "import sys, shardmc; shardmc.fit, shardmc.glm, shardmc.compare; "

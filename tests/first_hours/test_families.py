@@ -318,6 +318,7 @@ def test_more_levels_than_make_sense(people):
         shardmc.glm("way ~ age", table, "categorical")
 
 
+@pytest.mark.slow
 def test_weibull_without_censoring_is_biased_and_with_it_is_not(people):
     """Negative control of the above: times cut off at 2, taken for events, say that people live shorter."""
     naive = shardmc.glm("time ~ age", people, "weibull", **OPTIONS)

@@ -99,6 +99,7 @@ def robust(workers):
     return shardmc.glm("hired ~ x", workers, "bernoulli", robust="worker", **options)
 
 
+@pytest.mark.slow
 def test_an_adjusted_posterior_says_so_everywhere(robust, tmp_path):
     said = (
         "their spread is that of a sandwich, from the scores of 80 clusters of 'worker', and not that of the model. "

@@ -102,7 +102,8 @@ def test_gaussian_far_from_zero_is_nuts_on_all_rows(policies, full_data_nuts):
 @pytest.mark.slow
 def test_negative_binomial_is_nuts_on_all_rows(policies, full_data_nuts):
     some = policies.iloc[:1_000]
-    posterior = glm("storm ~ age + region", some, "negative_binomial", shards=2, draws=4_000, check=False)
+    options = {"shards": 2, "draws": 4_000, "check": False, "precision": "single"}
+    posterior = glm("storm ~ age + region", some, "negative_binomial", **options)
     assert is_close(posterior, full_data_nuts(design_of(posterior), some, 700, 7))
 
 

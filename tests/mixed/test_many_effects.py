@@ -83,7 +83,7 @@ def _slope(value, log_sd: float = LOG_SD) -> tuple[jax.Array, jax.Array]:
 def test_normal_rows_are_exact(rows, size):
     with double_precision():
         local, data = _effects(size, "gaussian"), _rows(rows, size, "gaussian")
-        found = Matched(local)(_params(0.1), _with_sites(local, data))
+        found = jax.jit(lambda data: Matched(local)(_params(0.1), _with_sites(local, data)))(data)
         columns = np.asarray(local.columns(_params(0.1), data.rows))
         residual = np.asarray(data.rows["y"]) - 0.3
         for group in range(1, GROUPS):
@@ -98,10 +98,16 @@ def test_close_to_dense_quadrature(rows):
     """Values and slopes; sites found elsewhere, as in a sampler. Laplace is twenty times further off."""
     with double_precision():
         local, data = _effects(2, "bernoulli"), _rows(rows, 2, "bernoulli")
-        for log_sd in LOG_SD + np.array([-0.1, 0.0, 0.1]):
-            value, slope = _slope(lambda t: _dense(data, 2, _params(t), "bernoulli"), log_sd)
+
+        @jax.jit
+        def compared(log_sd, data):
+            exact = _slope(lambda t: _dense(data, 2, _params(t), "bernoulli"), log_sd)
             matched = _slope(lambda t: Matched(local)(_params(t), _with_sites(local, data)), log_sd)
-            laplace = np.abs(_laplace(local, data, log_sd) - value).mean()
+            return exact, matched, _laplace(local, data, log_sd)
+
+        for log_sd in LOG_SD + np.array([-0.1, 0.0, 0.1]):
+            (value, slope), matched, of_laplace = compared(log_sd, data)
+            laplace = np.abs(of_laplace - value).mean()
             assert np.abs(matched[0] - value).mean() < min(2e-4, laplace / 20)
             assert np.abs(matched[1] - slope).mean() < 2e-3
 
@@ -118,11 +124,21 @@ def test_flipped_correction_fails(monkeypatch):
     """Negative control: with the other sign of the pairs, the same bound is broken."""
     with double_precision():
         local, data = _effects(2, "bernoulli"), _rows(10, 2, "bernoulli")
-        exact = _dense(data, 2, _params(), "bernoulli")
-        right = np.abs(Matched(local)(_params(), _with_sites(local, data)) - exact).mean()
+
+        def error():
+            """Traced anew, with the sign of the moment."""
+            found, exact = jax.jit(
+                lambda data: (
+                    Matched(local)(_params(), _with_sites(local, data)),
+                    _dense(data, 2, _params(), "bernoulli"),
+                )
+            )(data)
+            return np.abs(found - exact).mean()
+
+        right = error()
         pairs = Normal.pairs
         monkeypatch.setattr(Normal, "pairs", lambda self, a: -pairs(self, a))
-        wrong = np.abs(Matched(local)(_params(), _with_sites(local, data)) - exact).mean()
+        wrong = error()
         assert right < 2e-4 < 4 * right + 2e-4 < 2 * wrong
 
 
@@ -131,9 +147,14 @@ def test_importance_sampling_agrees(rows):
     """The rule of the certificate: third and higher orders, too."""
     with double_precision():
         local, data = _effects(2, "bernoulli"), _rows(rows, 2, "bernoulli")
-        data = replace(_with_sites(local, data), rule=jnp.asarray(points_for(2, 64)))
-        value, slope = _slope(lambda t: _dense(data, 2, _params(t), "bernoulli"))
-        found = _slope(lambda t: Matched(local)(_params(t), data))
+
+        @jax.jit
+        def compared(data, rule):
+            data = replace(_with_sites(local, data), rule=rule)
+            exact = _slope(lambda t: _dense(data, 2, _params(t), "bernoulli"))
+            return exact, _slope(lambda t: Matched(local)(_params(t), data))
+
+        (value, slope), found = compared(data, jnp.asarray(points_for(2, 64)))
         assert np.abs(found[0] - value).mean() < 1e-3
         assert np.abs(np.mean(found[1] - slope)) < 2e-3
 
@@ -141,17 +162,21 @@ def test_importance_sampling_agrees(rows):
 def test_moments_of_effects():
     with double_precision():
         local, data = _effects(2, "bernoulli"), _rows(10, 2, "bernoulli")
-        mean, covariance, third = Matched(local).moments(_params(), _with_sites(local, data))
-        rule = jnp.asarray(product_rule(41, 2))
-        points = 0.7 * rule[:, :2]
-        f = jnp.einsum("gnq,kq->kgn", data.rows["z"], points)
-        logs = jnp.sum(jax.vmap(local.of_rows(_params(), data))(f), axis=2) + rule[:, 2, None]
-        share = jax.nn.softmax(logs, axis=0)
-        exact = jnp.einsum("kg,kq->gq", share, points)
-        gap = points[:, None] - exact
-        assert np.abs(mean - exact).max() < 0.02
-        assert np.abs(covariance - jnp.einsum("kg,kgi,kgj->gij", share, gap, gap)).max() < 0.02
-        assert np.abs(third - jnp.einsum("kg,kgi->gi", share, gap**3)).max() < 0.02
+
+        @jax.jit
+        def moments(data, rule):
+            points = 0.7 * rule[:, :2]
+            f = jnp.einsum("gnq,kq->kgn", data.rows["z"], points)
+            logs = jnp.sum(jax.vmap(local.of_rows(_params(), data))(f), axis=2) + rule[:, 2, None]
+            share = jax.nn.softmax(logs, axis=0)
+            mean = jnp.einsum("kg,kq->gq", share, points)
+            gap = points[:, None] - mean
+            covariance = jnp.einsum("kg,kgi,kgj->gij", share, gap, gap)
+            exact = mean, covariance, jnp.einsum("kg,kgi->gi", share, gap**3)
+            return Matched(local).moments(_params(), _with_sites(local, data)), exact
+
+        for found, exact in zip(*moments(data, jnp.asarray(product_rule(41, 2))), strict=True):
+            assert np.abs(found - exact).max() < 0.02
 
 
 def test_derivatives_of_conditioned():
@@ -170,13 +195,13 @@ def test_derivatives_of_conditioned():
             inside, log_det = conditioned(root @ jnp.swapaxes(root, 1, 2), w)
             return jnp.sum(jnp.sin(inside)) + jnp.sum(log_det**2)
 
-        np.testing.assert_allclose(jax.hessian(fast)(root, w), jax.hessian(dense)(root, w), atol=1e-9)
-        matrices = jnp.swapaxes(root, 1, 2) @ root
-        inverse, log_det = inverse_of_sum(matrices)
-        np.testing.assert_allclose(
-            inverse @ (jnp.eye(6) + matrices), jnp.broadcast_to(jnp.eye(6), (3, 6, 6)), atol=1e-9
-        )
-        np.testing.assert_allclose(log_det, jnp.linalg.slogdet(jnp.eye(6) + matrices)[1])
+        found, expected = (np.asarray(jax.jit(jax.hessian(f))(root, w)) for f in (fast, dense))
+        np.testing.assert_allclose(found, expected, atol=1e-9)
+        matrices = np.swapaxes(root, 1, 2) @ np.asarray(root)
+        inverse, log_det = jax.jit(inverse_of_sum)(matrices)
+        product = inverse @ (np.eye(6) + matrices)
+        np.testing.assert_allclose(product, np.broadcast_to(np.eye(6), (3, 6, 6)), atol=1e-9)
+        np.testing.assert_allclose(log_det, np.linalg.slogdet(np.eye(6) + matrices)[1])
 
 
 @pytest.fixture(scope="module")

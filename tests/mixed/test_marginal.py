@@ -87,16 +87,18 @@ def test_three_nodes_are_corrected_by_fifteen_at_the_mode() -> None:
     tau, step = 1.5, 1e-3
     with double_precision():
         data, theta = grouped(3), jnp.log(jnp.array([tau]))
-        centers, _ = GroupModes(MODEL, LOCAL)(data, jnp.ones(2), None, theta)
+        ones = jnp.ones(2)
+        centers, _ = jax.jit(lambda data: GroupModes(MODEL, LOCAL)(data, ones, None, theta))(data)
         data = replace(data, effects=centers)
         rules = (theta, *(jnp.asarray(product_rule(number, 1)) for number in (3, 15)))
-        found = RuleErrors(MODEL, Marginal(LOCAL))(data, jnp.ones(2), None, rules)
+        found = jax.jit(lambda data: RuleErrors(MODEL, Marginal(LOCAL))(data, ones, None, rules))(data)
         better = replace(data, effects={**centers, **found})
 
-        def at(tau: float, data: GroupedRows) -> np.ndarray:
-            return np.asarray(Marginal(LOCAL)({"tau": jnp.asarray(tau)}, data))
+        @jax.jit
+        def at(tau: float, data: GroupedRows) -> jax.Array:
+            return Marginal(LOCAL)({"tau": jnp.asarray(tau)}, data)
 
-        wrong = at(tau, data) - [exact(3, tau), exact(4, tau)]
+        wrong = np.asarray(at(tau, data)) - [exact(3, tau), exact(4, tau)]
         assert np.abs(wrong).min() > 1e-4  # three nodes are too few
         np.testing.assert_allclose(at(tau, better), [exact(3, tau), exact(4, tau)], atol=1e-6)
         slope = (at(tau + step, better) - at(tau - step, better)) / (2 * step)

@@ -92,12 +92,13 @@ def test_the_model_is_the_one_by_hand(function: Any, scale: float, mean: float) 
     params: Any = {name: jnp.asarray(value) for name, value in POINT.items()}
     b = np.random.default_rng(1).normal(size=len(G))
     site = (b + mean * POINT["mu"]) / scale
-    given = found.log_likelihood_function(params, ROWS, {found.effects.names[0]: site})
+    given = jax.jit(found.log_likelihood_function)(params, ROWS, {found.effects.names[0]: site})
     np.testing.assert_allclose(given, by_hand(params, ROWS, {"b": b}), atol=1e-5)
     assert float(found.effects.root(params)[0, 0]) * scale == pytest.approx(POINT["tau"])
     assert float(found.effects.means(params)[0]) == pytest.approx(mean * POINT["mu"])
     theta = MODEL.unconstrain(POINT)
-    gaps = [float(found.log_prior(t) - MODEL.log_prior(t)) for t in (theta, theta + 0.5)]
+    gap = jax.jit(lambda theta: found.log_prior(theta) - MODEL.log_prior(theta))
+    gaps = [float(gap(t)) for t in (theta, theta + 0.5)]
     assert gaps[0] == pytest.approx(gaps[1], abs=1e-5)
     # Negative control: other effects.
     assert np.abs(given - by_hand(params, ROWS, {"b": -b})).max() > 0.1
@@ -120,7 +121,7 @@ def test_several_effects_and_a_covariate_of_the_groups() -> None:
     assert found.effects.names == ("b[0]", "b[1]")
     params: Any = {"sds": jnp.array([0.7, 1.2]), "sigma": jnp.array(0.6)}
     first, second = np.random.default_rng(1).normal(size=(2, len(G)))
-    given = found.log_likelihood_function(params, ROWS, {"b[0]": first, "b[1]": second})
+    given = jax.jit(found.log_likelihood_function)(params, ROWS, {"b[0]": first, "b[1]": second})
     np.testing.assert_allclose(given, norm.logpdf(ROWS["y"], first + second * X + Z[G], 0.6), atol=1e-5)
     wanted = np.array([[0.7, 0.0], [0.6, 1.2 * np.sqrt(0.75)]])
     np.testing.assert_allclose(found.effects.root(params), wanted, atol=1e-6)

@@ -160,6 +160,7 @@ def covariance(params: Any) -> jax.Array:
     return jnp.array([[params["sds"][0] ** 2, between], [between, params["sds"][1] ** 2]])
 
 
+@pytest.mark.slow
 def test_correlated_effects_of_a_normal_response_have_the_closed_form(log_likelihoods: Any) -> None:
     """Groups of 1 to 7 rows, against the multivariate normal density, at one point."""
     rng = np.random.default_rng(1)
@@ -184,6 +185,7 @@ def test_correlated_effects_of_a_normal_response_have_the_closed_form(log_likeli
     assert np.abs(found - apart).max() > 0.01
 
 
+@pytest.mark.slow
 def test_a_formula_is_the_same_model(table: pd.DataFrame, log_likelihoods: Any) -> None:
     """Log-likelihoods of groups of the same formula."""
     from shardmc.formulas.families import Bernoulli

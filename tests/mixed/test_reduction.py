@@ -14,6 +14,7 @@ from shardmc.formulas.regression import model_of
 from shardmc.model.precision import double_precision
 
 NONE = {"offset": None, "exposure": None, "trials": None, "drop_missing": False}
+taken = jax.jit(lambda batch: batch.take(0))
 FORMULAS = [
     "y ~ x + z + (1 | g)",
     "y ~ x + z + (1 + x | g)",
@@ -44,23 +45,27 @@ def blocks_of(formula, table, weights, shards=2):
 
 def values_of(model, blocks, point):
     """Log-likelihood of every group, its gradient, and the moments of the groups' effects."""
+
+    def total(theta, rows, groups):
+        every = groups * model.log_likelihood(theta, rows)
+        return every.sum(), every
+
+    @jax.jit
+    def program(theta, rows, groups):
+        gradient, every = jax.grad(total, has_aux=True)(theta, rows, groups)
+        return gradient, every, model.log_likelihood_function.moments(model.constrain(theta), rows)
+
     found = []
     for _, batch in blocks.batches(range(blocks.num_shards), 1):
-        rows, groups = batch.take(0)
-
-        def total(theta, rows=rows, groups=groups):
-            every = groups * model.log_likelihood(theta, rows)
-            return every.sum(), every
-
-        gradient, every = jax.jit(jax.grad(total, has_aux=True))(point)
-        moments = model.log_likelihood_function.moments(model.constrain(point), rows)
+        rows, groups = taken(batch)
+        gradient, every, moments = jax.device_get(program(point, rows, groups))
         present = np.asarray(groups) > 0
         found.append((every[present], gradient, *(each[present] for each in moments)))
     return found
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
-@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("weights", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_fewer_rows_have_the_likelihood_of_all(formula, weights, table, monkeypatch):
     with double_precision():
         model, less = blocks_of(formula, table, weights)
@@ -117,6 +122,7 @@ def test_files_and_memory_give_the_same_rows(table, tmp_path):
     assert files.layout.counts.sum() == memory.layout.counts.sum()
 
 
+@pytest.mark.slow
 def test_a_fit_agrees_with_one_of_all_rows(table, monkeypatch):
     options = {"draws": 400, "shards": 1, "check": False, "predictive": False}
     less = shardmc.glm(FORMULAS[0], table, **options)

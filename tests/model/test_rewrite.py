@@ -105,7 +105,8 @@ def test_a_covariance_model_ends() -> None:
     """It did not: both of XLA's threads waited for each other. Means are known in closed form, nearly."""
     rng = np.random.default_rng(0)
     y = rng.normal(size=(3000, 2)) @ np.array([[1.0, 0.0], [0.6, 0.8]]).T * [1.0, 3.0] + [1.0, -1.0]
-    posterior = shardmc.fit(shardmc.from_numpyro(covariance_model), {"y": y}, shards=4, draws=1000)
+    options = {"shards": 4, "draws": 1000, "check": False, "precision": "single"}
+    posterior = shardmc.fit(shardmc.from_numpyro(covariance_model), {"y": y}, **options)
     # Six standard errors of a mean of 1,000 draws, of which half count: a false alarm in 10^8 runs.
     tolerance = 6 * y.std(axis=0) / np.sqrt(3000) / np.sqrt(500)
     assert (abs(posterior.draws["m"].mean(axis=0) - y.mean(axis=0)) < tolerance).all()

@@ -130,6 +130,7 @@ def test_fits_of_models_that_differ_in_their_numbers_compile_nothing(compilation
     assert abs(exact[10.0] - exact[0.01]) > 10 * error
 
 
+@pytest.mark.slow
 def test_formulas_with_other_names_and_priors_compile_nothing(compilations):
     rng = np.random.default_rng(0)
 

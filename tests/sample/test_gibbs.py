@@ -78,6 +78,7 @@ def mixture_rows():
     return jnp.asarray(rows, jnp.float32), jnp.array([30.0, 10, 15, 18, 11, 1, 33, 20, 14, 41, 12, 0])
 
 
+@pytest.mark.slow
 def test_draws_have_the_exact_posterior_of_weighted_rows(mixture_rows):
     rows, weights = mixture_rows
     assert min(p_values(drawn(binomial_labels, rows, weights), *exact_moments(rows, weights))) > ALARM

@@ -19,26 +19,31 @@ def target():
     return Target(model, jnp.zeros(1), jnp.ones(1), DeviceFrame(jnp.zeros(2), jnp.eye(2)))
 
 
+def sampled(target, draws, warmup=Independence.warmup):
+    """A compiled function of the key."""
+    return jax.jit(lambda key: Independence(warmup=warmup).sample(target, key, draws, ()))
+
+
 @pytest.mark.parametrize(
     ("draws", "warmup", "proposals"), [(100, 24, 128), (8, 24, 32), (9, 24, 64), (5, 0, 32), (64, 32, 96)]
 )
 def test_proposals_come_in_multiples_of_32_and_all_beyond_the_draws_are_warm_up(
     target, draws, warmup, proposals
 ):
-    chains = Independence(warmup=warmup).sample(target, jax.random.key(0), draws, ())
+    chains = sampled(target, draws, warmup)(jax.random.key(0))
     assert int(chains.evaluations) == proposals
     assert chains.u.shape == (1, draws, 2)
     # The draws are the chain's end: a longer warm-up within the same number of proposals leaves out the same.
     rest = proposals - draws
-    same = Independence(warmup=rest).sample(target, jax.random.key(0), draws, ())
+    same = sampled(target, draws, rest)(jax.random.key(0))
     np.testing.assert_array_equal(chains.u, same.u)
 
 
 def test_acceptance_is_that_of_all_proposals_however_few_draws_are_kept(target):
     """One draw and eight are the ends of the same 32 proposals; of a single one it would be 0 or 1."""
     one, eight = (
-        [float(Independence().sample(target, jax.random.key(seed), n, ()).acceptance) for seed in range(5)]
-        for n in (1, 8)
+        [float(sample(jax.random.key(seed)).acceptance) for seed in range(5)]
+        for sample in (sampled(target, 1), sampled(target, 8))
     )
     assert one == eight
     assert any(0 < share < 1 for share in one)
@@ -49,7 +54,7 @@ def test_a_normal_target_accepts_most_proposals_in_many_dimensions(dim):
     """With 20 degrees of freedom in 400 dimensions it would accept a quarter of them."""
     model = Model(lambda params, rows: -0.5 * jnp.sum(params["b"] ** 2) + 0 * rows, None, {"b": dim})
     target = Target(model, jnp.zeros(1), jnp.ones(1), DeviceFrame(jnp.zeros(dim), jnp.eye(dim)))
-    chains = jax.jit(lambda key: Independence().sample(target, key, 4_000, ()))(jax.random.key(0))
+    chains = sampled(target, 4_000)(jax.random.key(0))
     assert float(chains.acceptance) > 0.55
     assert np.var(chains.u, axis=1).mean() == pytest.approx(1.0, abs=0.05)
 
@@ -66,7 +71,7 @@ def with_noise():
 
         model = Model(log_likelihood, None, {"b": 2})
         target = Target(model, jnp.zeros(1), jnp.ones(1), DeviceFrame(jnp.zeros(2), jnp.eye(2)))
-        return jax.jit(lambda key: Independence().sample(target, key, 40_000, ()))(jax.random.key(0))
+        return sampled(target, 40_000)(jax.random.key(0))
 
     return draws
 

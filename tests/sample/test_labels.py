@@ -47,6 +47,7 @@ def test_binomial_labels_have_the_binomial_distribution(copies):
     assert misfit(np.bincount(z.astype(int), minlength=copies + 1), wrong) < ALARM
 
 
+@pytest.mark.slow
 def test_binomial_labels_of_rows_that_differ():
     copies = jnp.array([0.0, 1.0, 3.0, 120.0, 5.0, 5.0])
     p = jnp.array([0.5, 0.2, 0.9, 0.4, 0.0, 1.0])

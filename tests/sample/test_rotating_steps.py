@@ -76,6 +76,7 @@ def test_a_normal_target_needs_one_gradient_a_draw(dim):
     np.testing.assert_allclose(moved.acceptance, 1.0, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_regression_with_many_coefficients_needs_few_gradients_a_draw():
     # A leapfrog needs about four gradients a draw here.
     rng = np.random.default_rng(0)

@@ -89,7 +89,7 @@ TARGETS = {
     "logit beta": logit_beta(4.0, 60.0),
     "logistic": logistic(),
 }
-SEEDS = 12
+SEEDS = 6
 
 
 def judged(target: Target, theta: np.ndarray, rng: np.random.Generator, gradients: int = 100) -> Certificate:
@@ -132,11 +132,11 @@ def verdicts(draws: dict[str, list[np.ndarray]], how: str) -> Counter:
 
 def test_right_draws_are_not_called_off(exact_draws):
     counts = verdicts(exact_draws, "exact")
-    # At most 1 % of verdicts are false: of 60, 7 and more have probability 3e-7.
-    assert counts["off"] < 7
-    # These posteriors are near enough to Gaussian that most can be told: 0.5 each would give 15 or fewer with 6e-5,
-    # and the rate is above 0.8.
-    assert counts["within"] > 15
+    # At most 1 % of verdicts are false: of 30, 6 and more have probability 5e-7.
+    assert counts["off"] < 6
+    # These posteriors are near enough to Gaussian that most can be told: at a rate of 0.8, 10 or fewer have
+    # probability 6e-8.
+    assert counts["within"] > 10
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_right_draws_are_not_called_off(exact_draws):
 )
 def test_wrong_draws_are_found(exact_draws, how):
     counts = verdicts(exact_draws, how)
-    # At least 95 % are found: of 60, 16 and more misses have probability 2e-8.
-    assert counts["off"] > 60 - 16
+    # At least 95 % are found: of 30, 12 and more misses have probability 9e-9.
+    assert counts["off"] > 30 - 12
     assert counts["within"] == 0
 
 

@@ -102,6 +102,7 @@ def test_row_noise_widens_what_is_claimed(located):
     assert (honest.sd_measured_se > silent.sd_measured_se).all()
 
 
+@pytest.mark.slow
 def test_by_default_a_fifth_of_the_shards_is_read_if_that_is_enough(rows):
     posterior = shardmc.fit(MODEL, rows, shards=SHARDS, draws=4_000)
     assert posterior.certificate.verdict == "within"

@@ -113,13 +113,16 @@ def test_right_draws_can_be_told(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("how", ["higher", "lower", "wide", "narrow"])
+@pytest.mark.parametrize(
+    "how", ["higher", "narrow", *(pytest.param(how, marks=pytest.mark.slow) for how in ("lower", "wide"))]
+)
 def test_wrong_draws_are_off_and_never_within(name, how):
     counts = verdicts(TARGETS[name], lambda theta, rng: spoiled(theta, how))
     assert counts["within"] == 0
     assert counts["off"] > 4  # at least 90 % are found: 4 and fewer of 10 have probability 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_laplace_approximation_is_never_within(name):
     target = TARGETS[name]
@@ -127,6 +130,7 @@ def test_a_laplace_approximation_is_never_within(name):
     assert verdicts(target, laplace)["within"] == 0
 
 
+@pytest.mark.slow
 def test_a_wrong_shape_with_the_right_moments_is_mostly_seen():
     """A Gaussian with the posterior's mean and covariance: what "within" says is true, but the Stein test objects."""
     target = TARGETS["four separated levels"]

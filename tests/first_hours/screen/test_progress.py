@@ -35,6 +35,7 @@ def a_person_looks(monkeypatch) -> Iterator[Terminal]:
         yield stream
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_bars_by_default_and_stdout_stays_clean(table, monkeypatch, capsys):
     with a_person_looks(monkeypatch) as screen:
         shardmc.glm("y ~ x", table, **OPTIONS)

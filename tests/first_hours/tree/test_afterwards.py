@@ -13,6 +13,7 @@ import shardmc
 FEW = {"shards": 2, "draws": 200, "check": False, "precision": "single"}
 
 
+@pytest.mark.slow
 def test_loo_of_a_sample_of_rows_and_the_comparison_of_models(table, posterior, simple):
     results = {"region": posterior.loo(table, sample=200), "age": simple.loo(table, sample=200)}
     compared = shardmc.compare_models(results)

@@ -48,6 +48,7 @@ def test_groups_with_rows_are_a_sample_with_weights(table, posterior):
     assert abs(float(gap.mean())) < 0.3
 
 
+@pytest.mark.slow
 def test_loo_and_compare_of_arviz_are_those_of_shardmc(table, posterior, simple):
     arviz_stats = pytest.importorskip("arviz_stats")
     fits = {"many": posterior, "age": simple}
@@ -76,6 +77,7 @@ def test_a_response_may_be_called_row(table):
     assert tree["log_likelihood"]["%72ow"].dims == ("chain", "draw", "row")
 
 
+@pytest.mark.slow
 def test_groups_with_rows_of_weighted_and_mixed_models(table, mixed):
     rows = table.assign(times=np.arange(len(table)) % 3)
     weighted = shardmc.glm("bought ~ age", rows, "poisson", weights="times", **FEW)

@@ -74,6 +74,7 @@ def test_a_category_as_response_is_a_dimension_too(table):
     np.testing.assert_array_equal(again.draws["age[m]"], posterior.draws["age[m]"])
 
 
+@pytest.mark.slow
 def test_adjusted_draws_have_no_log_likelihood(table):
     robust = shardmc.glm("spent ~ age", table, robust="shop", **FEW)
     assert "log_likelihood" not in robust.to_arviz(table, rows=50).children

@@ -132,10 +132,12 @@ def measure(
     )
     if row_noise is None:
         return measured
-    return with_row_noise(measured, row_noise[:, finite] @ basis, z[chosen], directions)
+    return with_row_noise(measured, row_noise[:, finite] @ basis, z[chosen], directions, unit)
 
 
-def with_row_noise(measured: Measured, noise: np.ndarray, z: np.ndarray, directions: np.ndarray) -> Measured:
+def with_row_noise(
+    measured: Measured, noise: np.ndarray, z: np.ndarray, directions: np.ndarray, unit: np.ndarray
+) -> Measured:
     """The same numbers with the standard errors that gradients of sampled rows have.
 
     Parameters
@@ -146,8 +148,11 @@ def with_row_noise(measured: Measured, noise: np.ndarray, z: np.ndarray, directi
         The chosen draws, (chosen, dim).
     directions
         Those of the parameters, unit vectors (dim, dim).
+    unit
+        The posterior sds between which errors of means are measured, in these coordinates, (dim,).
     """
     of_mean, of_sd, any_mean, any_sd = errors_of_rows(noise, z, directions)
+    of_mean = of_mean * unit
     of_sd = of_sd / measured.sd_ratio
     mean_se, sd_se = np.hypot(measured.mean_error_se, of_mean), np.hypot(measured.sd_ratio_se, of_sd)
     return replace(

@@ -81,6 +81,7 @@ class SampledGradients:
         shares, count = self._shards.shares[self.sample], len(self.sample)
         mean = np.tensordot(shares / shares.sum(), rest, axes=1)
         scale = np.sqrt((1 - count / self._shards.num_shards) / (count * (count - 1)))
+        apart = (rest - mean) * (shares / shares.mean())[:, None, None]
 
         def complete() -> Gradients:
             others = [i for i in range(self._shards.num_shards) if i not in set(self.sample)]
@@ -90,7 +91,7 @@ class SampledGradients:
             )
 
         return Gradients(
-            self._whole(points, mean), (rest - mean) @ np.linalg.inv(self._frame.basis) * scale, complete
+            self._whole(points, mean), apart @ np.linalg.inv(self._frame.basis) * scale, complete
         )
 
     @cached_property

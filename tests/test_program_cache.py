@@ -133,7 +133,9 @@ def test_a_second_process_traces_and_compiles_nothing(tmp_path):
     assert finish(start(tmp_path)) == (0, 0, draws)
     (where,) = (tmp_path / "cache" / "shardmc").iterdir()
     assert where.stat().st_mode & 0o777 == 0o700
-    assert finish(start(tmp_path, SHARDMC_PROGRAMS="off"))[::2] == (compiled, draws)
+    compiled, _, same_draws = finish(start(tmp_path, SHARDMC_PROGRAMS="off"))
+    assert compiled > 0
+    assert same_draws == draws
 
 
 @pytest.mark.parametrize(

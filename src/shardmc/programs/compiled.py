@@ -75,10 +75,10 @@ def jit(function: Callable[..., T], **options: Any) -> Callable[..., T]:
     >>> float(jit(lambda x: 2 * x)(jnp.ones(())))
     2.0
     """
-    chosen = dict(options.pop("compiler_options", {}))
+    wanted: Options = options.pop("compiler_options", {})
+    chosen = {name: value for name, value in wanted.items() if _is_known(name, value)}
     if version("jaxlib") == _MISCOMPILES:
         chosen["xla_cpu_experimental_ynn_fusion_type"] = ""
-    chosen = {name: value for name, value in chosen.items() if _is_known(name, value)}
     return jax.jit(function, compiler_options=chosen or None, **options)
 
 

@@ -1,9 +1,10 @@
 """Mixed models of every family against long runs of NumPyro's NUTS in double precision, with the same priors.
 
-    python benchmarks/mixed_accuracy.py [--quick] [--only "poisson, 10 rows" ...] [--results FOLDER]
+    python benchmarks/mixed_accuracy.py [--quick] [--only "poisson, 10 rows" ...] [--part 1/7] [--results FOLDER]
 
 Each fit and each reference runs in a process of its own. Finished runs stay in --results, so that a stopped benchmark
-continues. Prints and writes docs/benchmarks/mixed_accuracy.md.
+continues. Prints and writes docs/benchmarks/mixed_accuracy.md. To use more cores, start the parts 1/7, 2/7, ...
+side by side with the same --results, and then the whole: it finds their results there.
 """
 
 from __future__ import annotations
@@ -317,6 +318,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one small case, few draws; writes nothing")
     parser.add_argument("--only", nargs="+", help="cases; writes nothing")
+    parser.add_argument(
+        "--part", default="1/1", help="1/7: the first of seven parts of the cases; writes nothing"
+    )
     parser.add_argument("--finished", action="store_true", help="only cases whose reference is there")
     parser.add_argument("--results", default="mixed-accuracy-results", help="folder of finished runs")
     parser.add_argument("--one", nargs=3, metavar=("CASE", "WHAT", "FILE"), help=argparse.SUPPRESS)
@@ -335,7 +339,8 @@ def main() -> None:
     folder = Path(given.results)
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name in given.only or every:
+    number, parts = map(int, given.part.split("/"))
+    for name in list(given.only or every)[number - 1 :: parts]:
         if given.finished and not paths_of(every[name], folder)["nuts"].exists():
             continue
         rows.append(row_of(every[name], folder, given.quick))
@@ -352,7 +357,7 @@ def main() -> None:
         + "\n\n"
         + table(COLUMNS, rows)
     )
-    publish("mixed_accuracy.md", text, given.quick or given.only is not None)
+    publish("mixed_accuracy.md", text, given.quick or given.only is not None or parts > 1)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import pandas as pd
 from mixed_cases import Case
 
 EXACT = "one shard"
-EXACT_DRAWS = 4_000
+EXACT_DRAWS, EXACT_DRAWS_OF_SLOPES = 4_000, 1_000
+"""Draws of one shard: fewer with slopes, where a draw takes long."""
 OURS = "shardmc"
 Estimates = dict[str, tuple[float, float]]
 """Mean and sd of every parameter; the sd is nan if there is only an estimate."""
@@ -90,8 +91,7 @@ def exact(case: Case, data: pd.DataFrame, draws: int) -> Fit:
     """All groups in one shard, another seed, no certificate; only mean and sd are needed."""
     import shardmc
 
-    draws = min(draws, EXACT_DRAWS)
-
+    draws = min(draws, EXACT_DRAWS_OF_SLOPES if case.slope else EXACT_DRAWS)
     options = {"exposure": "exposure"} if case.exposed else {}
     clock = Clock()
     posterior = shardmc.glm(

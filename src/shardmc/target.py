@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardmc.data.grouped import GroupedRows
+from shardmc.data.grouped import GroupedRows, points_together
 from shardmc.model import Density
 from shardmc.types import Frame, Rows
 
@@ -77,7 +77,8 @@ class Target(Generic[D]):
         """Log densities at many points (point, dim): matrix computations over blocks of rows and points."""
         if isinstance(self.rows, GroupedRows):
             # Rows of a group stay together. Each point is enough work by itself.
-            return lax.map(self.log_density, u, batch_size=min(_GROUPED_POINTS, u.shape[0]))
+            together = min(points_together(self.rows, _GROUPED_POINTS), u.shape[0])
+            return lax.map(self.log_density, u, batch_size=together if together > 1 else None)
         num_points, num_rows = u.shape[0], self.weights.shape[0]
         most_points = max(1, min(num_points, _POINTS))
         most_rows = max(_LEAST_ROWS, _cells() // most_points)

@@ -287,8 +287,8 @@ def test_weights_count_rows_and_padding_does_not() -> None:
     params, effects = {"mu": jnp.array(0.3), "tau": jnp.array(1.0)}, jnp.array([[0.5], [-1.0]])
 
     def total(y: Any, weights: Any, counted: bool) -> np.ndarray:
-        rows = {"y": jnp.asarray(y)}
-        return np.asarray(likelihood.of_stretches(params, rows, effects, jnp.asarray(weights), counted))
+        rows = {"y": jnp.asarray(y).T}
+        return np.asarray(likelihood.of_stretches(params, rows, effects, jnp.asarray(weights).T, counted))
 
     twice = total([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], np.ones((2, 3)), True)
     weighted = total([[1.0, 0.0, np.inf], [0.0, 1.0, np.inf]], [[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]], False)

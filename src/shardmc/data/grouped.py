@@ -24,8 +24,10 @@ class GroupedRows:
     A group has one or more stretches. The last one is padded with copies of the group's first row, of weight 0.
     """
 
-    rows: Rows  # (stretch, row, ...)
-    weights: jax.Array  # (stretch, row) the user's own weights, or ones; 0 for padding
+    rows: Rows  # (stretch, row, ...), or (row, stretch, ...) with `rows_first`
+    weights: (
+        jax.Array
+    )  # (stretch, row) the user's own weights, or ones; 0 for padding; the same order as `rows`
     group: jax.Array  # (stretch,) the group of each; the number of groups for stretches of another shard
     effects: Any  # (group, ...) what is known about the effects of each group
     rule: jax.Array | None  # (node, size + 1) nodes and log weights by which effects are integrated out
@@ -33,6 +35,8 @@ class GroupedRows:
     """Whether stretch i is all of group i."""
     counted: bool = field(metadata={"static": True})
     """Whether all weights are 0 or 1."""
+    rows_first: bool = field(default=False, metadata={"static": True})
+    """Whether stretches come after rows: operations over many stretches are then long vector operations."""
 
     @property
     def matched(self) -> bool:
@@ -61,6 +65,12 @@ def cells_of(rows: Rows, weights: jax.Array) -> int:
     return rows.weights.size * (1 if rows.rule is None else rows.rule.shape[0])
 
 
+def points_together(rows: Rows, most: int) -> int:
+    """Points at which a likelihood is evaluated together: one on a CPU, if its operations are long as they are."""
+    alone = isinstance(rows, GroupedRows) and rows.rows_first and jax.default_backend() == "cpu"
+    return 1 if alone else most
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GroupedBatch:
@@ -71,6 +81,7 @@ class GroupedBatch:
     rule: jax.Array | None
     joined: bool = field(metadata={"static": True})
     counted: bool = field(metadata={"static": True})
+    rows_first: bool = field(default=False, metadata={"static": True})
 
     @property
     def num_shards(self) -> int:
@@ -85,10 +96,13 @@ class GroupedBatch:
         stretches, present = self.stretches.take(i)
         effects, weights = self.groups.take(i)
         group = jnp.where(present > 0, stretches["group"], weights.shape[0])
-        rows = GroupedRows(
-            stretches["rows"], stretches["weights"], group, effects, self.rule, self.joined, self.counted
+        rows, of_rows = stretches["rows"], stretches["weights"]
+        if self.rows_first:
+            rows, of_rows = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), (rows, of_rows))
+        found = GroupedRows(
+            rows, of_rows, group, effects, self.rule, self.joined, self.counted, rows_first=self.rows_first
         )
-        return rows, weights
+        return found, weights
 
     def packed(self) -> GroupedBatch:
         """The same shards in arrays with only their slices, to be sent to another process."""
@@ -110,6 +124,8 @@ class GroupedBlocks(Blocks):
     """Nodes and log weights, (node, size + 1), if effects are integrated by quadrature."""
     finer: np.ndarray | None = None
     """A rule with more nodes, by which the certificate judges."""
+    rows_first: bool = False
+    """Whether a program gets rows as (row, stretch), as quadrature needs them."""
 
     @property
     def sizes(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -142,7 +158,10 @@ class GroupedBlocks(Blocks):
             self.stretches.batches(shards, size), self.groups.batches(shards, size), strict=True
         ):
             rule = None if self.rule is None else jax.device_put(self.rule.astype(np.float32))
-            yield names, GroupedBatch(stretches, groups, rule, self.layout.joined, self.counted)
+            yield (
+                names,
+                GroupedBatch(stretches, groups, rule, self.layout.joined, self.counted, self.rows_first),
+            )
 
     def with_effects(self, effects: Any) -> GroupedBlocks:
         """The same groups with these arrays (group, ...) about their effects, in the order of `layout.order`."""

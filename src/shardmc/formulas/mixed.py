@@ -15,6 +15,7 @@ from shardmc.formulas.groups import Factor
 from shardmc.formulas.priors import Prior, rounded
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal
 from shardmc.mixed.matched import LinearEffects, Matched
+from shardmc.mixed.rows import ByRows
 from shardmc.mixed.small import cholesky, inverse_lower, log_diagonal, solve_lower
 from shardmc.model import Model, Parameter
 
@@ -32,6 +33,10 @@ def needs_whole_groups(design: Design) -> bool:
     """Whether the likelihood of a group needs all its rows at once: that of many effects."""
     unit, exact = design.unit, design.family.integrates_exactly
     return unit is not None and len(unit.effects) > MOST_BY_QUADRATURE and not exact
+
+
+def _columns(rows: Any) -> jax.Array | None:
+    return rows.get("columns")
 
 
 def sd_parameter(factor: Factor) -> str:
@@ -98,7 +103,12 @@ class GroupLogLikelihood(GroupLikelihood):
             )
             self.marginal = Matched(self.local)
         elif not design.family.integrates_exactly:
-            self.local = LocalEffects(self.of_stretches, self.root, len(factor.effects))
+            parts = ByRows(self.linear_predictor, _columns, self.sums, self.slopes)
+            family = design.family
+            plain = not family.auxiliaries and not family.location_is_auxiliary
+            self.local = LocalEffects(
+                self.of_stretches, self.root, len(factor.effects), parts if plain else None
+            )
             self.marginal = Marginal(self.local)
 
     def __call__(self, params: Params, data: GroupedRows) -> jax.Array:
@@ -142,10 +152,10 @@ class GroupLogLikelihood(GroupLikelihood):
         effects = effects / self.design.scaling.response_scale
         columns = rows.get("columns")
         if columns is None:
-            eta = eta + effects[:, :1]
+            eta = eta + effects[:, 0]
         else:
             # Written out, because a matrix product would not be fused with what follows.
-            eta = sum((columns[..., k] * effects[:, k, None] for k in range(effects.shape[1])), eta)
+            eta = sum((columns[..., k] * effects[:, k] for k in range(effects.shape[1])), eta)
         return self.design.family.log_likelihood_of_groups(
             eta,
             rows["response"],
@@ -154,6 +164,16 @@ class GroupLogLikelihood(GroupLikelihood):
             weights,
             counted=counted,
         )
+
+    def sums(self, rows: Any, eta: jax.Array, weights: jax.Array, counted: bool) -> jax.Array:
+        """Sums of log-likelihoods over the first axis, given linear predictors."""
+        return self.design.family.log_likelihood_of_groups(
+            eta, rows["response"], {}, rows.get("trials"), weights, counted=counted
+        )
+
+    def slopes(self, rows: Any, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """First and second derivatives of each row's log-likelihood by its linear predictor."""
+        return self.design.family.slopes(eta, rows["response"], rows.get("trials"))
 
     def columns(self, params: Params, rows: Any) -> jax.Array:
         """The columns of the effects times the root of their covariance, (group, row, effect)."""
@@ -168,7 +188,7 @@ class GroupLogLikelihood(GroupLikelihood):
         return self.design.family.log_likelihood(eta, rows["response"], auxiliary, rows.get("trials"))
 
     def linear_predictor(self, params: Params, rows: Any) -> jax.Array:
-        """eta without the effects that are integrated out, (stretch, row)."""
+        """eta without the effects that are integrated out, in the response's order of rows and stretches."""
         flat = {name: leaf.reshape(-1, *leaf.shape[2:]) for name, leaf in rows.items()}
         eta = self.of_rows.linear_predictor(params, flat, None)
         for number, factor in enumerate(self._as_parameters):

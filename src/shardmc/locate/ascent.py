@@ -163,7 +163,7 @@ class Ascent:
 
     def __post_init__(self) -> None:
         self.double = jnp.result_type(float) == jnp.float64
-        self.whitened = self.is_estimated
+        self.whitened |= self.is_estimated
         self._evaluate_here()
 
     def _evaluate_here(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.batch import Blocks
-from shardmc.data.grouped import GroupedRows, cells_of
+from shardmc.data.grouped import GroupedRows, cells_of, points_together
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
@@ -369,8 +369,9 @@ class LikelihoodGradients:
         def log_likelihood(u: jax.Array) -> jax.Array:
             return jnp.sum(weights * self.model.log_likelihood(frame.to_theta(u), rows))
 
-        together = max(1, _cells() // cells_of(rows, weights))
-        return lax.map(jax.grad(log_likelihood), points, batch_size=min(together, points.shape[0]))
+        together = points_together(rows, max(1, _cells() // cells_of(rows, weights)))
+        together = min(together, points.shape[0])
+        return lax.map(jax.grad(log_likelihood), points, batch_size=together if together > 1 else None)
 
 
 @partial(CompiledFor, static=1, most=4, compiler_options=RUNS_ONCE)

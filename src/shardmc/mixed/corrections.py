@@ -41,9 +41,8 @@ class RuleErrors:
             few, many = (self.likelihood(as_params(vector), replace(data, rule=rule)) for rule in rules)
             return many - few
 
-        value = missing(point)
-        directions = jnp.eye(len(point), dtype=point.dtype)
-        tilt = lax.map(lambda v: jax.jvp(missing, (point,), (v,))[1], directions).T
+        value, along = jax.linearize(missing, point)
+        tilt = lax.map(along, jnp.eye(len(point), dtype=point.dtype)).T
         return {"tilt": tilt, "level": value - tilt @ point}
 
 

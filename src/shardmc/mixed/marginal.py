@@ -22,6 +22,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from shardmc.data.grouped import GroupedRows
+from shardmc.mixed.rows import ByRows, log_sum
 from shardmc.mixed.small import log_diagonal
 from shardmc.model import Model
 
@@ -40,17 +41,20 @@ class LocalEffects:
     ----------
     log_likelihood
         (params, rows, effects, weights, counted) -> (stretch,): the weighted log-likelihood of the rows of each
-        stretch, summed. Leaves of `rows` are (stretch, row, ...), `effects` is (stretch, size), `weights` is
-        (stretch, row), and `counted` says whether all weights are 0 or 1.
+        stretch, summed. Leaves of `rows` are (row, stretch, ...), `effects` is (stretch, size), `weights` is
+        (row, stretch), and `counted` says whether all weights are 0 or 1.
     factor
         params -> (size, size): a lower triangular L with L L^T the covariance of a group's effects.
     size
         The number of effects of a group.
+    by_rows
+        The same log-likelihood in parts, if it depends on the parameters through linear predictors only.
     """
 
     log_likelihood: Callable[[Params, Any, jax.Array, jax.Array, bool], jax.Array]
     factor: Callable[[Params], jax.Array]
     size: int
+    by_rows: ByRows | None = None
 
     def log_densities(self, params: Params, data: GroupedRows, v: jax.Array) -> jax.Array:
         """log p(y_g | L v_g) of every group, (group,), at standardised effects v (group, size)."""
@@ -108,28 +112,46 @@ class Marginal:
     local: LocalEffects
 
     def __call__(self, params: Params, data: GroupedRows) -> jax.Array:
-        values, _ = self.at_nodes(params, data)
-        largest = jax.lax.stop_gradient(jnp.max(values, axis=1))
-        log_det = log_diagonal(data.effects["root"])
-        found = largest + jnp.log(jnp.sum(jnp.exp(values - largest[:, None]), axis=1)) + log_det
+        found = log_diagonal(data.effects["root"]) + self._log_sum(params, data)
         if "tilt" not in data.effects:
             return found
         return found + data.effects["tilt"] @ flat(params) + data.effects["level"]
 
+    def _log_sum(self, params: Params, data: GroupedRows) -> jax.Array:
+        """The logarithm of the sum over nodes, (group,)."""
+        by_rows = self.local.by_rows
+        if by_rows is None:
+            values, _ = self.at_nodes(params, data)
+            return jax.nn.logsumexp(values, axis=1)
+        z, logs = self._nodes(params, data)
+        root, size = self.local.factor(params), self.local.size
+        effects = jnp.stack([sum(root[i, j] * z[:, j] for j in range(size)) for i in range(size)], axis=1)
+        if not data.joined:
+            effects = jnp.moveaxis(data.per_stretch(jnp.moveaxis(effects, 2, 0)), 0, 2)
+        return log_sum(by_rows, data, by_rows.predictor(params, data.rows), effects, logs)
+
     def at_nodes(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array]:
         """Log terms of the sum over nodes (group, node), and the nodes (group, node, size)."""
-        assert data.rule is not None
-        rule = data.rule.astype(jnp.result_type(float))
-        zeta, log_weights = rule[:, :-1], rule[:, -1]
-        moved = data.effects["center"] + data.effects["slope"] @ flat(params)
-        z = moved[:, None, :] + jnp.einsum("gij,kj->gki", data.effects["root"], zeta)
+        z, logs = self._nodes(params, data)
+        by_group = jnp.moveaxis(z, 2, 0)
 
         def at(node: jax.Array) -> jax.Array:
             return self.local.log_densities(params, data, node)
 
-        values = jax.vmap(at, in_axes=1, out_axes=1)(z)
+        return (jax.vmap(at)(jnp.swapaxes(z, 1, 2)) + logs).T, by_group
+
+    def _nodes(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array]:
+        """Nodes (node, size, group), and logarithms of the factors of the likelihood there, (node, group)."""
+        assert data.rule is not None
+        rule, size = data.rule.astype(jnp.result_type(float)), self.local.size
+        zeta, log_weights = rule[:, :-1], rule[:, -1]
+        slope, root = data.effects["slope"], data.effects["root"]
+        # One matrix product for all groups: many small ones are slow.
+        moved = data.effects["center"] + (slope.reshape(-1, slope.shape[2]) @ flat(params)).reshape(-1, size)
+        steps = [sum(root[:, i, j] * zeta[:, None, j] for j in range(size)) for i in range(size)]
+        z = moved.T + jnp.stack(steps, axis=1)
         correction = 0.5 * jnp.sum(zeta**2, axis=1) + log_weights
-        return values - 0.5 * jnp.sum(z**2, axis=2) + correction, z
+        return z, correction[:, None] - 0.5 * sum(z[:, i] ** 2 for i in range(size))
 
     def moments(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Mean (group, size), covariance (group, size, size) and third central moments of a group's effects."""

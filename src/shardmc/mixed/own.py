@@ -40,14 +40,14 @@ class OwnGroupLikelihood(GroupLikelihood):
         values = self._of_rows(dict(params), rows, effects, weights.shape)
         if not counted:
             values = weights * values
-        return jnp.sum(jnp.where(weights > 0, values, 0.0), axis=1)
+        return jnp.sum(jnp.where(weights > 0, values, 0.0), axis=0)
 
     def _of_rows(
         self, params: dict[str, Any], rows: Any, effects: jax.Array, shape: tuple[int, ...]
     ) -> jax.Array:
-        """The log-likelihood of every row, (stretch, row): the user's function sees rows one after the other."""
+        """The log-likelihood of every row, (row, stretch): the user's function sees rows one after the other."""
         of_group = self.effects.means(params) + effects
-        of_rows = jnp.broadcast_to(of_group[:, None], (*shape, self.effects.size))
+        of_rows = jnp.broadcast_to(of_group, (*shape, self.effects.size))
         flat, each = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (rows, of_rows))
         return self.function(params, flat, self.effects.named(each)).reshape(shape)
 

@@ -77,9 +77,9 @@ class LocateGroups(Stage):
         assert isinstance(blocks, GroupedBlocks)
         search = _Search(job, blocks)
         search.start()
-        search.finish()
         nodes = search.choose_nodes()
         search.use_nodes(nodes)
+        search.finish()
         choice = choose_precision(job.precision, job.model, search.blocks, job.engine, search.mode.frame)
         with choice.applied():
             if choice.double:
@@ -135,7 +135,7 @@ def _blank(model: Model, blocks: GroupedBlocks, nodes: Nodes) -> GroupedBlocks:
         return replace(blocks.with_effects(blank_sites(groups, length)), finer=points)
     count = sum(int(np.prod(p.shape)) for p in model.parameters.values())
     centers = blank_centers(groups, local.size, count)
-    return _with_rule(blocks.with_effects(centers), local.size, nodes)
+    return _with_rule(replace(blocks.with_effects(centers), rows_first=True), local.size, nodes)
 
 
 def recentered(job: Job, blocks: GroupedBlocks, theta: np.ndarray, nodes: Nodes) -> GroupedBlocks:
@@ -258,7 +258,8 @@ class _Search:
         for _ in range(_ROUNDS):
             self._center(None)
             self._correct()
-            ascent = Ascent(Evaluator(self.model, self.blocks, self.engine), None, self.frame, near)
+            evaluate = Evaluator(self.model, self.blocks, self.engine)
+            ascent = Ascent(evaluate, None, self.frame, near, whitened=self._whitened)
             start = Start(self.frame, True, 0.0, ascent)
             self.mode = locate(self.model, self.blocks, self.engine, start=start, shard_curvatures=many)
             self.passes += self.mode.passes
@@ -267,14 +268,20 @@ class _Search:
             if np.linalg.norm(step) < 0.5 or self.likelihood.local is None:
                 return
 
+    @property
+    def _whitened(self) -> bool:
+        """Whether the frame has the coordinates of a curvature, as after the search with quadrature."""
+        return isinstance(self.likelihood.local, LocalEffects)
+
     def choose_nodes(self) -> Nodes:
         """The fewest nodes whose score agrees with that of the next larger rule, and the fewest to be corrected by it.
 
         A corrected rule has the right score at the mode, and must have it at some draws too. The scores are those of
-        some shards, scaled to all rows.
+        some shards, scaled to all rows, near the mode that these shards have.
         """
         if not isinstance(self.likelihood.local, LocalEffects):
             return Nodes(0, 0)
+        self._center(self._some())
         last = len(_LADDER[self.likelihood.local.size]) - 1
         scores = [self._scores(0), self._scores(1)]
         while self._moved((scores[-1] - scores[-2])[:1]) >= SCORE_ERROR and len(scores) <= last:
@@ -300,20 +307,19 @@ class _Search:
         points = np.concatenate([np.zeros((1, self.model.dim)), draws])
         self.passes += len(points) * float(self.blocks.shares[list(some)].sum())
         blocks = replace(self.blocks, rule=rule)
-        return sampled_scores(self.model, blocks, self.mode.frame, self.engine, some, points)
+        return sampled_scores(self.model, blocks, self.frame, self.engine, some, points)
 
     def _moved(self, scores: np.ndarray) -> float:
         """The largest shift of the mode by such changes of the score (point, dim), in posterior sds; their rms."""
-        basis = self.mode.frame.basis  # in whitened coordinates the shift is the change of the score
+        basis = self.frame.basis  # in whitened coordinates the shift is the change of the score
         shifts = scores @ basis.T / np.linalg.norm(basis, axis=1)
         return float(np.sqrt(np.mean(shifts**2, axis=0)).max())
 
     def use_nodes(self, nodes: Nodes) -> None:
-        """Find the mode again if it was found with other nodes."""
-        if isinstance(self.likelihood.local, LocalEffects) and nodes != self.nodes:
+        """Search on with these nodes."""
+        if isinstance(self.likelihood.local, LocalEffects):
             self.nodes = nodes
             self.blocks = _with_rule(self.blocks, self.likelihood.local.size, nodes)
-            self.finish()
 
     def _some(self) -> range:
         """A few shards with enough groups to learn from."""

@@ -14,6 +14,7 @@ import numpy as np
 from shardmc.errors import DataError
 from shardmc.formulas.chunk import Level
 from shardmc.formulas.priors import Prior
+from shardmc.mixed.rows import summed
 
 Auxiliary = Mapping[str, Any]
 """Parameters of a family besides the linear predictor, by name."""
@@ -226,9 +227,19 @@ class Family(ABC):
         *,
         counted: bool,
     ) -> jax.Array:
-        """Weighted sums (stretch,) over rows, of arrays (stretch, row); `counted`: all weights are 0 or 1."""
+        """Weighted sums (stretch,) over rows, of arrays (row, stretch); `counted`: all weights are 0 or 1."""
         del counted
-        return jnp.sum(weights * self.log_likelihood(eta, response, auxiliary, trials), axis=1)
+        return summed(weights * self.log_likelihood(eta, response, auxiliary, trials))
+
+    def slopes(
+        self, eta: jax.Array, response: jax.Array, trials: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """First and second derivative of every row's log-likelihood by eta, for a family without auxiliaries."""
+
+        def slope(eta: jax.Array) -> jax.Array:
+            return jax.grad(lambda eta: jnp.sum(self.log_likelihood(eta, response, {}, trials)))(eta)
+
+        return jax.jvp(slope, (eta,), (jnp.ones_like(eta),))
 
     def encode(self, response: np.ndarray) -> np.ndarray:
         """The response as the log-likelihood takes it."""

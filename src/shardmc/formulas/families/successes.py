@@ -16,6 +16,7 @@ from shardmc.errors import DataError, unknown
 from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
 from shardmc.formulas.families.special import FARTHEST, bounded_exp
 from shardmc.formulas.priors import Prior, rounded
+from shardmc.mixed.rows import multiplied, summed
 
 Link = Literal["logit", "probit", "cloglog"]
 _LINKS = ("logit", "probit", "cloglog")
@@ -93,8 +94,8 @@ def _log_probability_of_stretches(signed_eta: jax.Array, present: jax.Array) -> 
     It takes one logarithm for all rows of a stretch. Their product lies between 1 and 2^64.
     """
     size = jnp.abs(signed_eta)
-    together = jnp.prod(1 + present * jnp.exp(-size), axis=1)
-    return 0.5 * jnp.sum(present * (signed_eta - size), axis=1) - jnp.log(together)
+    together = multiplied(1 + present * jnp.exp(-size))
+    return 0.5 * summed(present * (signed_eta - size)) - jnp.log(together)
 
 
 @_log_probability_of_stretches.defjvp
@@ -102,7 +103,7 @@ def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[
     # The derivative of a product by JAX is far slower.
     signed_eta, present = primals
     slope = present / (1 + jnp.exp(signed_eta))
-    return _log_probability_of_stretches(signed_eta, present), jnp.sum(slope * tangents[0], axis=1)
+    return _log_probability_of_stretches(signed_eta, present), jnp.sum(slope * tangents[0], axis=0)
 
 
 @final
@@ -153,6 +154,14 @@ class Bernoulli(_Successes):
                 eta, response, auxiliary, trials, weights, counted=counted
             )
         return _log_probability_of_stretches((2 * response - 1) * eta, weights)
+
+    def slopes(
+        self, eta: jax.Array, response: jax.Array, trials: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        if self.link != "logit":
+            return super().slopes(eta, response, trials)
+        probability = 1 / (1 + jnp.exp(-eta))
+        return response - probability, -probability * (1 - probability)
 
     def _log_probability(self, signed_eta: jax.Array) -> jax.Array:
         """Log probability of the outcomes, given s = (2 y - 1) eta."""

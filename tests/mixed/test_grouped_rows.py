@@ -13,7 +13,7 @@ import pytest
 from shardmc.data import Partition, as_source
 from shardmc.data.grouped import GroupedBatch, GroupedBlocks
 from shardmc.data.grouped_source import GroupedSource
-from shardmc.data.layout import stretch_length
+from shardmc.data.layout import stable_order, stretch_length
 
 SIZES = {
     "equal": np.full(60, 7),
@@ -138,3 +138,9 @@ def test_small_and_large_groups_are_spread_over_the_shards() -> None:
     layout = split(table_of(sizes), sizes).layout
     large = np.bincount(layout.shard[50:], minlength=5)
     assert large.tolist() == [10] * 5
+
+
+@pytest.mark.parametrize("keys", [[], [3], [0, 0, 1, 4], [4, 1, 4, 0, 1, 4]])
+def test_an_order_by_counting_is_that_of_a_stable_sort(keys):
+    given = np.array(keys, np.int64)
+    np.testing.assert_array_equal(stable_order(given), np.argsort(given, kind="stable"))

@@ -100,8 +100,11 @@ class LocateShards(Stage):
         located, kept = known(state.located), state.kept
         positions = [np.empty(0, np.int64)] * located.num_shards if kept is None else kept
         nodes = {} if state.nodes is None else {"nodes": np.array(state.nodes)}
+        known_curvatures = located.mode.shard_curvatures
+        at_mode = {} if known_curvatures is None else {"shard_curvatures_at_mode": known_curvatures}
         return {
             **nodes,
+            **at_mode,
             "mode": located.mode.theta,
             "curvature": located.mode.curvature,
             "decrement": np.array(located.mode.decrement),
@@ -115,7 +118,13 @@ class LocateShards(Stage):
 
     def load(self, job: Job, state: State, arrays: Mapping[str, np.ndarray]) -> State:
         located = Located(
-            Mode(arrays["mode"], arrays["curvature"], float(arrays["decrement"]), 0.0),
+            Mode(
+                arrays["mode"],
+                arrays["curvature"],
+                float(arrays["decrement"]),
+                0.0,
+                shard_curvatures=arrays.get("shard_curvatures_at_mode"),
+            ),
             arrays["shard_modes"],
             arrays["shard_curvatures"],
             arrays["found"],

@@ -263,7 +263,7 @@ def _fill(closed: ClosedJaxpr, numbers: Numbers, args: Sequence[Any]) -> list[An
             for place, atom in enumerate(atoms)
         ]
 
-    turned = _turned(closed)
+    turned = _turned(closed) if jax.default_backend() == "cpu" else ()
     for number, step in enumerate(closed.jaxpr.eqns):
         run = _parameters_first if number in turned else run_step
         values.update(zip(step.outvars, run(step, read(step.invars, number)), strict=True))

@@ -211,10 +211,7 @@ def _environment() -> str:
     device = jax.devices()[0]
     words = [source.hexdigest(), sys.version, sys.platform, processor(), str(_cores())]
     words += [device.platform, device.device_kind, device.client.platform_version, str(jax.device_count())]
-    words += [
-        f"{name} {_version(name)}"
-        for name in ("jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro", "optax")
-    ]
+    words += [f"{name} {_version(name)}" for name in _LIBRARIES]
     words += [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("XLA_")]
     return "\n".join(words)
 

@@ -8,7 +8,9 @@ import shardmc
 from shardmc.pipeline import grouping
 
 
-@pytest.mark.parametrize("draws", [pytest.param(grouping._DRAWS, id="default"), pytest.param(3, id="control")])
+@pytest.mark.parametrize(
+    "draws", [pytest.param(grouping._DRAWS, id="default"), pytest.param(3, id="control")]
+)
 def test_three_corrected_nodes_are_not_enough_for_few_groups(draws, monkeypatch) -> None:
     """They miss a tenth of the curvature, which few draws do not show: the control."""
     rng = np.random.default_rng([400, 10, 0, 0])

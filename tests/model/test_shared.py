@@ -155,3 +155,37 @@ def test_shapes_of_many_tables_are_forgotten():
         rows = {name: column[:count] for name, column in ROWS.items()}
         jax.make_jaxpr(lambda t, rows=rows: joined(kind, numbers).log_likelihood(t, rows))(theta)
     assert len(kind.likelihood._known) == 8
+
+
+def test_products_of_rows_and_parameters_are_exchanged_for_values_only():
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.normal(size=(40, 3)).astype(np.float32), "y": rng.normal(size=40).astype(np.float32)}
+
+    def log_likelihood(params, rows):
+        return -jnp.logaddexp(0.0, rows["x"] @ params["b"] - rows["y"])
+
+    model = shardmc.Model(log_likelihood, lambda params: -0.5 * jnp.sum(params["b"] ** 2), {"b": 3})
+    kind, numbers = split(model, rows)
+
+    def total(theta):
+        return jnp.sum(joined(kind, numbers).log_likelihood(theta, rows))
+
+    def expected(theta):
+        return jnp.sum(log_likelihood({"b": theta}, rows))
+
+    points = jnp.asarray(rng.normal(size=(5, 3)), jnp.float32)
+    for of in (lambda f: f, jax.grad, jax.hessian):
+        np.testing.assert_allclose(
+            jax.vmap(of(total))(points), jax.vmap(of(expected))(points), rtol=2e-5, atol=1e-5
+        )
+
+    def stored(function):
+        """The shapes of products at five points: point by point, or row by row."""
+        return [
+            shape
+            for shape in ("5,40", "40,5")
+            if f"f32[{shape}] = dot_general" in str(jax.make_jaxpr(function)(points))
+        ]
+
+    assert stored(jax.vmap(total)) == ["5,40"]
+    assert stored(jax.vmap(expected)) == ["40,5"]  # the control

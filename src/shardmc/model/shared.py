@@ -288,7 +288,7 @@ def _parameters_first(step: JaxprEqn, values: Sequence[Any]) -> list[jax.Array]:
     """The same product with its factors exchanged, where no derivative is taken.
 
     At many points, results are then stored point by point, in the order in which they are summed over rows. In the
-    other order a CPU takes a third longer for values, but half as long for derivatives.
+    other order a CPU takes longer for values, but less for derivatives.
     """
     (of_rows, of_theta), batched = step.params["dimension_numbers"]
     precision = step.params["precision"]

@@ -51,7 +51,7 @@ SCORE_ERROR = 0.01
 CURVATURE_ERROR = 0.03
 """A corrected rule may miss this part of the curvature: the posterior sd is then wrong by half of it."""
 _DRAWS = 16
-"""Draws at which that is measured. Three of them showed a fifth of what a rule with three nodes misses."""
+"""Draws at which that is measured. Three of them showed a small part of what a rule with three nodes misses."""
 _USUAL = 3
 """The place in the ladder up to which rules share one compiled program for their scores."""
 

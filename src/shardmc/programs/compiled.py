@@ -50,7 +50,7 @@ Options = Mapping[str, Any]
 """Options of XLA's compiler."""
 
 COMPILES_FAST: Options = {"xla_cpu_use_fusion_emitters": False}
-"""For programs that run a few times: on a CPU they compile in half the time, and some take longer to run."""
+"""For programs that run a few times: on a CPU they compile faster, and some take longer to run."""
 RUNS_ONCE: Options = {**COMPILES_FAST, "xla_backend_optimization_level": 0}
 """For programs that run once: they should compile fast, however long they run."""
 

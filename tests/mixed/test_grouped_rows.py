@@ -14,6 +14,7 @@ from shardmc.data import Partition, as_source
 from shardmc.data.grouped import GroupedBatch, GroupedBlocks
 from shardmc.data.grouped_source import GroupedSource
 from shardmc.data.layout import stable_order, stretch_length
+from shardmc.data.levels import find_levels
 
 SIZES = {
     "equal": np.full(60, 7),
@@ -144,3 +145,20 @@ def test_small_and_large_groups_are_spread_over_the_shards() -> None:
 def test_an_order_by_counting_is_that_of_a_stable_sort(keys):
     given = np.array(keys, np.int64)
     np.testing.assert_array_equal(stable_order(given), np.argsort(given, kind="stable"))
+
+
+@pytest.mark.parametrize("columns", [["g"], ["g", "h"]])
+def test_levels_of_many_tables_are_counted_together(columns):
+    """Levels come again in later tables, new ones come in each, and their counts are added a few tables at a time."""
+    rng = np.random.default_rng(0)
+    g = np.sort(rng.integers(0, 300, 2_000)) + rng.integers(0, 20, 2_000)
+    rows = pa.table({"g": g, "h": rng.integers(0, 2, 2_000).astype(str)})
+
+    class Pieces:
+        def tables(self, names):
+            return (rows.select(names).slice(start, 37) for start in range(0, len(rows), 37))
+
+    levels, counts = find_levels(Pieces(), columns, "")
+    expected = rows.to_pandas().groupby(columns).size()
+    assert list(levels) == list(expected.index)
+    np.testing.assert_array_equal(counts, expected)

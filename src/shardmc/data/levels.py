@@ -26,14 +26,16 @@ def find_levels(source: Source, columns: Sequence[str], advice: str) -> tuple[pd
     """
     import pandas as pd
 
-    found: pd.Series | None = None
+    counts: list[pd.Series] = []  # the first is of all tables so far but those of the others
     missing = 0
     for table in source.tables(list(columns)):
         missing += sum(_missing(name, table.column(name)) for name in columns)
         if missing:
             continue
-        here = level_keys(table, columns).value_counts(sort=False)
-        found = here if found is None else found.add(here, fill_value=0)
+        counts.append(level_keys(table, columns).value_counts(sort=False))
+        # Adding each table by itself would take time that grows with the square of the number of groups.
+        if sum(map(len, counts[1:])) >= len(counts[0]):
+            counts = [_added(counts)]
     if missing:
         several = len(columns) > 1
         raise DataError(
@@ -41,10 +43,17 @@ def find_levels(source: Source, columns: Sequence[str], advice: str) -> tuple[pd
             f"{'have' if several else 'has'} {missing} missing values. Give these rows a group of their own, or "
             f"{advice}."
         )
-    assert found is not None
-    found = found.sort_index()
+    found = _added(counts).sort_index()
     levels = found.index if len(columns) == 1 else pd.MultiIndex.from_tuples(list(found.index))
     return levels, found.to_numpy().astype(np.int64)
+
+
+def _added(counts: Sequence[pd.Series]) -> pd.Series:
+    """The sums of counts by level."""
+    import pandas as pd
+
+    every = pd.concat(counts)
+    return every.groupby(level=list(range(every.index.nlevels)), sort=False).sum()
 
 
 def labels(levels: pd.Index) -> tuple[str, ...]:

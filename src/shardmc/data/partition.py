@@ -74,6 +74,7 @@ class MemorySink(Sink):
             )
             column[places] = entries[placement.order]
             return
+        entries = np.ascontiguousarray(entries)  # or else `take` would copy all of them for every shard
         for shard in np.flatnonzero(placement.counts):
             members, place = placement.of(int(shard))
             np.take(entries, members, axis=0, out=column[place : place + len(members)], mode="clip")

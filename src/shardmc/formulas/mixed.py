@@ -103,7 +103,7 @@ class GroupLogLikelihood(GroupLikelihood):
             )
             self.marginal = Matched(self.local)
         elif not design.family.integrates_exactly:
-            parts = ByRows(self.linear_predictor, _columns, self.sums, self.slopes)
+            parts = ByRows(self.linear_predictor, _columns, self.sums, self.shifted_sums, self.slopes)
             family = design.family
             plain = not family.auxiliaries and not family.location_is_auxiliary
             self.local = LocalEffects(
@@ -169,6 +169,14 @@ class GroupLogLikelihood(GroupLikelihood):
         """Sums of log-likelihoods over the first axis, given linear predictors."""
         return self.design.family.log_likelihood_of_groups(
             eta, rows["response"], {}, rows.get("trials"), weights, counted=counted
+        )
+
+    def shifted_sums(
+        self, rows: Any, eta: jax.Array, shifts: jax.Array, weights: jax.Array, counted: bool
+    ) -> jax.Array:
+        """The same at linear predictors plus shifts, each of which is that of a node and a stretch."""
+        return self.design.family.log_likelihood_at_shifts(
+            eta, shifts, rows["response"], rows.get("trials"), weights, counted=counted
         )
 
     def slopes(self, rows: Any, eta: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -32,6 +32,8 @@ class ByRows:
     """rows -> the columns of the effects (row, stretch, effect); None for an intercept only."""
     sums: Callable[[Any, jax.Array, jax.Array, bool], jax.Array]
     """(rows, eta, weights, counted) -> sums over rows; arrays of eta and rows are (row, node, stretch)."""
+    shifted_sums: Callable[[Any, jax.Array, jax.Array, jax.Array, bool], jax.Array]
+    """(rows, eta, shifts, weights, counted) -> the same at eta + shifts, (row, stretch) and (node, stretch)."""
     slopes: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
     """(rows, eta) -> first and second derivatives of each row's log-likelihood by eta."""
 
@@ -49,6 +51,12 @@ def multiplied(values: jax.Array) -> jax.Array:
     for value in values[1:]:
         total = total * value
     return total
+
+
+def around_middle(eta: jax.Array, shifts: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """eta (row, stretch) and shifts (node, stretch) with the same sums, such that shifts lie around 0."""
+    middle = 0.5 * (jnp.max(shifts, axis=0) + jnp.min(shifts, axis=0))
+    return eta + middle, shifts - middle
 
 
 def _over_nodes(values: jax.Array) -> jax.Array:
@@ -73,7 +81,12 @@ def log_sum(
 
     eta is (row, stretch), effects are (node, effect, stretch), and logs are (node, group).
     """
-    return jax.nn.logsumexp(_heights(by_rows, data, _at_nodes(by_rows, data, eta, effects), logs), axis=0)
+    if by_rows.columns(data.rows) is None:
+        sums = by_rows.shifted_sums(data.rows, eta, effects[:, 0], data.weights, data.counted)
+        heights = _per_group(data, sums) + logs
+    else:
+        heights = _heights(by_rows, data, _at_nodes(by_rows, data, eta, effects), logs)
+    return jax.nn.logsumexp(heights, axis=0)
 
 
 @log_sum.defjvp

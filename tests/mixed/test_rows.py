@@ -30,8 +30,8 @@ def by_rows(family, columns):
 
 
 def plain(family, data, eta, effects, logs):
-    columns = data.rows["columns"][..., : effects.shape[1]]
-    x = eta[:, None] + jnp.einsum("jsq,kqs->jks", columns, effects)
+    columns = data.rows["columns"][: effects.shape[1]]
+    x = eta[:, None] + jnp.einsum("qjs,kqs->jks", columns, effects)
     each = data.weights[:, None] * family.log_likelihood(x, data.rows["response"][:, None], {}, None)
     heights = data.per_group(jnp.sum(each, axis=0).T).T + logs
     return jax.nn.logsumexp(heights, axis=0)
@@ -44,16 +44,16 @@ def plain(family, data, eta, effects, logs):
 def test_first_and_second_derivatives(family, effects, num_rows, joined):
     rng = np.random.default_rng(0)
     with double_precision():
-        columns = rng.normal(size=(num_rows, STRETCHES, effects)) if effects > 1 else 1.0
+        columns = rng.normal(size=(effects, num_rows, STRETCHES)) if effects > 1 else 1.0
         rows = {
             "response": jnp.asarray(rng.integers(0, 2, (num_rows, STRETCHES)), float),
-            "columns": jnp.broadcast_to(jnp.asarray(columns), (num_rows, STRETCHES, effects)),
+            "columns": jnp.broadcast_to(jnp.asarray(columns), (effects, num_rows, STRETCHES)),
         }
         weights = jnp.asarray(rng.integers(0, 2, (num_rows, STRETCHES)), float)
         owner = jnp.arange(STRETCHES) if joined else jnp.asarray(OWNER)
         groups = STRETCHES if joined else 3
         blank = {"center": jnp.zeros((groups, 1))}
-        data = GroupedRows(rows, weights, owner, blank, None, joined, True, rows_first=True)
+        data = GroupedRows(rows, weights, owner, blank, None, joined, True, "columns")
         shapes = (num_rows, STRETCHES), (NODES, effects, STRETCHES), (NODES, groups)
         start = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
         ways = [jnp.asarray(rng.normal(size=(3, *shape))) for shape in shapes]

@@ -24,12 +24,12 @@ _UNROLLED = 16
 @final
 @dataclass(frozen=True)
 class ByRows:
-    """The log-likelihood of rows as a function of linear predictors eta. Leaves of `rows` are (row, stretch, ...)."""
+    """The log-likelihood of rows as a function of linear predictors eta. Leaves of `rows` are (..., row, stretch)."""
 
     predictor: Callable[[Mapping[str, jax.Array], Any], jax.Array]
     """(params, rows) -> eta without the effects of groups, (row, stretch)."""
     columns: Callable[[Any], jax.Array | None]
-    """rows -> the columns of the effects (row, stretch, effect); None for an intercept only."""
+    """rows -> the columns of the effects (effect, row, stretch); None for an intercept only."""
     sums: Callable[[Any, jax.Array, jax.Array, bool], jax.Array]
     """(rows, eta, weights, counted) -> sums over rows; arrays of eta and rows are (row, node, stretch)."""
     shifted_sums: Callable[[Any, jax.Array, jax.Array, jax.Array, bool], jax.Array]
@@ -121,7 +121,7 @@ def _(by_rows: ByRows, primals: Any, tangents: Any) -> tuple[_Slopes, _Slopes]:
     size = effects.shape[1]
 
     def column(q: int) -> jax.Array | float:
-        return 1.0 if columns is None else columns[:, None, :, q]
+        return 1.0 if columns is None else columns[q][:, None]
 
     weighted = share * second
     of_rows = summed(first * by_eta[:, None]) + jnp.sum(crossed * by_effects, axis=1)
@@ -149,7 +149,7 @@ def _first(
     if columns is None:
         crossed = summed(first)[:, None]
     else:
-        crossed = jnp.stack([summed(first * c[:, None]) for c in jnp.moveaxis(columns, -1, 0)], axis=1)
+        crossed = jnp.stack([summed(first * c[:, None]) for c in columns], axis=1)
     found = _Slopes(value, _over_nodes(of_stretch * first), of_stretch[:, None] * crossed, share)
     return found, crossed, of_stretch
 
@@ -160,7 +160,7 @@ def _at_nodes(by_rows: ByRows, data: GroupedRows, eta: jax.Array, effects: jax.A
     if columns is None:
         return eta[:, None] + effects[:, 0]
     # Written out, because a matrix product would not be fused with what follows.
-    return sum((columns[:, None, :, q] * effects[:, q] for q in range(effects.shape[1])), eta[:, None])
+    return sum((columns[q][:, None] * effects[:, q] for q in range(effects.shape[1])), eta[:, None])
 
 
 def _with_nodes(data: GroupedRows) -> tuple[Any, jax.Array]:

@@ -106,8 +106,10 @@ def test_rows_of_a_group_have_the_likelihood_of_their_effect(name):
         found = []
         for point in points(name):
             params = {key: jnp.asarray(value) for key, value in point.items()}
-            rows_first = jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), (grouped.rows, grouped.weights))
-            of_stretches = of_groups.of_stretches(params, rows_first[0], effects, rows_first[1], counted=True)
+            columns, weights = jax.tree.map(
+                lambda a: jnp.moveaxis(a, (0, 1), (-1, -2)), (grouped.rows, grouped.weights)
+            )
+            of_stretches = of_groups.of_stretches(params, columns, effects, weights, counted=True)
             found.append(np.asarray(of_stretches))
     for place, code in enumerate(order[:6]):
         part = rows[rows["g"] == code]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, Literal, final
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.layout import Layout
 from shardmc.types import Rows
 
+First = Literal["stretches", "rows", "columns"]
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class GroupedRows:
     A group has one or more stretches. The last one is padded with copies of the group's first row, of weight 0.
     """
 
-    rows: Rows  # (stretch, row, ...), or (row, stretch, ...) with `rows_first`
+    rows: Rows  # (stretch, row, ...), or as `first` says
     weights: (
         jax.Array
     )  # (stretch, row) the user's own weights, or ones; 0 for padding; the same order as `rows`
@@ -35,8 +37,9 @@ class GroupedRows:
     """Whether stretch i is all of group i."""
     counted: bool = field(metadata={"static": True})
     """Whether all weights are 0 or 1."""
-    rows_first: bool = field(default=False, metadata={"static": True})
-    """Whether stretches come after rows: operations over many stretches are then long vector operations."""
+    first: First = field(default="stretches", metadata={"static": True})
+    """"rows": (row, stretch, ...), so that operations over many stretches are long vector operations; "columns":
+    (..., row, stretch), so that those over all rows are."""
 
     @property
     def matched(self) -> bool:
@@ -67,7 +70,7 @@ def cells_of(rows: Rows, weights: jax.Array) -> int:
 
 def points_together(rows: Rows, most: int) -> int:
     """Points at which a likelihood is evaluated together: one on a CPU, if its operations are long as they are."""
-    alone = isinstance(rows, GroupedRows) and rows.rows_first and jax.default_backend() == "cpu"
+    alone = isinstance(rows, GroupedRows) and rows.first != "stretches" and jax.default_backend() == "cpu"
     return 1 if alone else most
 
 
@@ -81,7 +84,7 @@ class GroupedBatch:
     rule: jax.Array | None
     joined: bool = field(metadata={"static": True})
     counted: bool = field(metadata={"static": True})
-    rows_first: bool = field(default=False, metadata={"static": True})
+    first: First = field(default="stretches", metadata={"static": True})
 
     @property
     def num_shards(self) -> int:
@@ -97,11 +100,10 @@ class GroupedBatch:
         effects, weights = self.groups.take(i)
         group = jnp.where(present > 0, stretches["group"], weights.shape[0])
         rows, of_rows = stretches["rows"], stretches["weights"]
-        if self.rows_first:
-            rows, of_rows = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), (rows, of_rows))
-        found = GroupedRows(
-            rows, of_rows, group, effects, self.rule, self.joined, self.counted, rows_first=self.rows_first
-        )
+        if self.first != "stretches":
+            to = (-1, -2) if self.first == "columns" else (1, 0)
+            rows, of_rows = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, (0, 1), to), (rows, of_rows))
+        found = GroupedRows(rows, of_rows, group, effects, self.rule, self.joined, self.counted, self.first)
         return found, weights
 
     def packed(self) -> GroupedBatch:
@@ -124,8 +126,8 @@ class GroupedBlocks(Blocks):
     """Nodes and log weights, (node, size + 1), if effects are integrated by quadrature."""
     finer: np.ndarray | None = None
     """A rule with more nodes, by which the certificate judges."""
-    rows_first: bool = False
-    """Whether a program gets rows as (row, stretch), as quadrature needs them."""
+    first: First = "stretches"
+    """How a program gets rows, as in `GroupedRows`."""
 
     @property
     def sizes(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -160,7 +162,7 @@ class GroupedBlocks(Blocks):
             rule = None if self.rule is None else jax.device_put(self.rule.astype(np.float32))
             yield (
                 names,
-                GroupedBatch(stretches, groups, rule, self.layout.joined, self.counted, self.rows_first),
+                GroupedBatch(stretches, groups, rule, self.layout.joined, self.counted, self.first),
             )
 
     def with_effects(self, effects: Any) -> GroupedBlocks:

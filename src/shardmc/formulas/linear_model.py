@@ -27,6 +27,24 @@ from shardmc.model import Model
 
 Arrays = Mapping[str, jax.Array]
 """Named parameters, or columns of rows."""
+_ADDED_UP = 16
+"""Columns up to which a linear predictor is a sum over columns."""
+
+
+@jax.custom_jvp
+def _added_up(factors: jax.Array, columns: jax.Array) -> jax.Array:
+    """The sum of factors times columns (column, ...): for a few columns one by one, because a product takes longer."""
+    if len(factors) > _ADDED_UP:
+        return jnp.tensordot(factors, columns, 1, precision="highest")
+    return sum((columns[k] * factors[k] for k in range(1, len(factors))), columns[0] * factors[0])
+
+
+@_added_up.defjvp
+def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    # A product is stored, and serves all that depends on it. A sum would be computed anew for each.
+    factors, columns = primals
+    product = partial(jnp.tensordot, b=columns, axes=1, precision="highest")
+    return product(factors), product(tangents[0])
 
 
 def location_name(design: Design) -> str:
@@ -169,6 +187,18 @@ class RowLogLikelihood(_Part):
         if factor is not None:
             matrix = factor[:, None] * matrix
         return jnp.matmul(matrix, jnp.concatenate(factors), precision="highest")
+
+    def linear_predictor_of_columns(self, params: Arrays, rows: Arrays) -> jax.Array:
+        """The same from columns (column, row, stretch), for one equation: (row, stretch)."""
+        real = jnp.result_type(float)
+        eta = jnp.zeros((), real)
+        if self.has_location and not self.design.family.location_is_auxiliary:
+            eta = params[self.location] / self.design.scaling.response_scale
+        if self.names:
+            eta = eta + _added_up(params[COEFFICIENTS] * jnp.asarray(self.units, real), rows["design"])
+        if "offset" in rows:
+            eta = eta + rows["offset"]
+        return jnp.broadcast_to(eta, rows["response"].shape[-2:])
 
 
 class _LogPrior(_Part):

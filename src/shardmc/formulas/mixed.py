@@ -103,11 +103,13 @@ class GroupLogLikelihood(GroupLikelihood):
             )
             self.marginal = Matched(self.local)
         elif not design.family.integrates_exactly:
-            parts = ByRows(self.linear_predictor, _columns, self.sums, self.slopes)
+            parts = ByRows(
+                self.linear_predictor_of_columns, _columns, self.sums, self.shifted_sums, self.slopes
+            )
             family = design.family
             plain = not family.auxiliaries and not family.location_is_auxiliary
             self.local = LocalEffects(
-                self.of_stretches, self.root, len(factor.effects), parts if plain else None
+                self.of_stretches, self.root, len(factor.effects), parts if plain else None, "columns"
             )
             self.marginal = Marginal(self.local)
 
@@ -147,18 +149,18 @@ class GroupLogLikelihood(GroupLikelihood):
     def of_stretches(
         self, params: Params, rows: Any, effects: jax.Array, weights: jax.Array, counted: bool
     ) -> jax.Array:
-        """The log-likelihood of stretches of rows (stretch,), given the effects (stretch, effect)."""
-        eta = self.linear_predictor(params, rows)
+        """The log-likelihood of stretches (stretch,), given rows (..., row, stretch) and effects (stretch, effect)."""
+        eta = self.linear_predictor_of_columns(params, rows)
         effects = effects / self.design.scaling.response_scale
         columns = rows.get("columns")
         if columns is None:
             eta = eta + effects[:, 0]
         else:
             # Written out, because a matrix product would not be fused with what follows.
-            eta = sum((columns[..., k] * effects[:, k] for k in range(effects.shape[1])), eta)
+            eta = sum((columns[k] * effects[:, k] for k in range(effects.shape[1])), eta)
         return self.design.family.log_likelihood_of_groups(
             eta,
-            rows["response"],
+            jnp.moveaxis(rows["response"], (-2, -1), (0, 1)),  # it may have several numbers
             self.of_rows.auxiliary(params),
             rows.get("trials"),
             weights,
@@ -169,6 +171,14 @@ class GroupLogLikelihood(GroupLikelihood):
         """Sums of log-likelihoods over the first axis, given linear predictors."""
         return self.design.family.log_likelihood_of_groups(
             eta, rows["response"], {}, rows.get("trials"), weights, counted=counted
+        )
+
+    def shifted_sums(
+        self, rows: Any, eta: jax.Array, shifts: jax.Array, weights: jax.Array, counted: bool
+    ) -> jax.Array:
+        """The same at linear predictors plus shifts, each of which is that of a node and a stretch."""
+        return self.design.family.log_likelihood_at_shifts(
+            eta, shifts, rows["response"], rows.get("trials"), weights, counted=counted
         )
 
     def slopes(self, rows: Any, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -186,6 +196,17 @@ class GroupLogLikelihood(GroupLikelihood):
         """The log-likelihood of rows, (group, row), given their linear predictors."""
         auxiliary = self.of_rows.auxiliary(params)
         return self.design.family.log_likelihood(eta, rows["response"], auxiliary, rows.get("trials"))
+
+    def linear_predictor_of_columns(self, params: Params, rows: Any) -> jax.Array:
+        """eta without the effects that are integrated out, (row, stretch), of rows (..., row, stretch)."""
+        eta = self.of_rows.linear_predictor_of_columns(params, rows)
+        for number, factor in enumerate(self._as_parameters):
+            chosen = jnp.moveaxis(effects_of(factor, params)[rows[f"level{number}"]], 2, 0)
+            columns = rows.get(f"columns{number}")
+            if columns is not None:
+                chosen = chosen * columns * jnp.asarray(factor.units, columns.dtype)[:, None, None]
+            eta = eta + jnp.sum(chosen, axis=0) / self.design.scaling.response_scale
+        return eta
 
     def linear_predictor(self, params: Params, rows: Any) -> jax.Array:
         """eta without the effects that are integrated out, in the response's order of rows and stretches."""

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import jax
 import jax.numpy as jnp
@@ -41,20 +41,23 @@ class LocalEffects:
     ----------
     log_likelihood
         (params, rows, effects, weights, counted) -> (stretch,): the weighted log-likelihood of the rows of each
-        stretch, summed. Leaves of `rows` are (row, stretch, ...), `effects` is (stretch, size), `weights` is
-        (row, stretch), and `counted` says whether all weights are 0 or 1.
+        stretch, summed. `effects` is (stretch, size), `weights` is (row, stretch), and `counted` says whether all
+        weights are 0 or 1.
     factor
         params -> (size, size): a lower triangular L with L L^T the covariance of a group's effects.
     size
         The number of effects of a group.
     by_rows
         The same log-likelihood in parts, if it depends on the parameters through linear predictors only.
+    first
+        The order of axes in leaves of `rows`: (row, stretch, ...) or (..., row, stretch).
     """
 
     log_likelihood: Callable[[Params, Any, jax.Array, jax.Array, bool], jax.Array]
     factor: Callable[[Params], jax.Array]
     size: int
     by_rows: ByRows | None = None
+    first: Literal["rows", "columns"] = "rows"
 
     def log_densities(self, params: Params, data: GroupedRows, v: jax.Array) -> jax.Array:
         """log p(y_g | L v_g) of every group, (group,), at standardised effects v (group, size)."""

@@ -24,14 +24,16 @@ _UNROLLED = 16
 @final
 @dataclass(frozen=True)
 class ByRows:
-    """The log-likelihood of rows as a function of linear predictors eta. Leaves of `rows` are (row, stretch, ...)."""
+    """The log-likelihood of rows as a function of linear predictors eta. Leaves of `rows` are (..., row, stretch)."""
 
     predictor: Callable[[Mapping[str, jax.Array], Any], jax.Array]
     """(params, rows) -> eta without the effects of groups, (row, stretch)."""
     columns: Callable[[Any], jax.Array | None]
-    """rows -> the columns of the effects (row, stretch, effect); None for an intercept only."""
+    """rows -> the columns of the effects (effect, row, stretch); None for an intercept only."""
     sums: Callable[[Any, jax.Array, jax.Array, bool], jax.Array]
     """(rows, eta, weights, counted) -> sums over rows; arrays of eta and rows are (row, node, stretch)."""
+    shifted_sums: Callable[[Any, jax.Array, jax.Array, jax.Array, bool], jax.Array]
+    """(rows, eta, shifts, weights, counted) -> the same at eta + shifts, (row, stretch) and (node, stretch)."""
     slopes: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
     """(rows, eta) -> first and second derivatives of each row's log-likelihood by eta."""
 
@@ -49,6 +51,12 @@ def multiplied(values: jax.Array) -> jax.Array:
     for value in values[1:]:
         total = total * value
     return total
+
+
+def around_middle(eta: jax.Array, shifts: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """eta (row, stretch) and shifts (node, stretch) with the same sums, such that shifts lie around 0."""
+    middle = 0.5 * (jnp.max(shifts, axis=0) + jnp.min(shifts, axis=0))
+    return eta + middle, shifts - middle
 
 
 def _over_nodes(values: jax.Array) -> jax.Array:
@@ -73,7 +81,12 @@ def log_sum(
 
     eta is (row, stretch), effects are (node, effect, stretch), and logs are (node, group).
     """
-    return jax.nn.logsumexp(_heights(by_rows, data, _at_nodes(by_rows, data, eta, effects), logs), axis=0)
+    if by_rows.columns(data.rows) is None:
+        sums = by_rows.shifted_sums(data.rows, eta, effects[:, 0], data.weights, data.counted)
+        heights = _per_group(data, sums) + logs
+    else:
+        heights = _heights(by_rows, data, _at_nodes(by_rows, data, eta, effects), logs)
+    return jax.nn.logsumexp(heights, axis=0)
 
 
 @log_sum.defjvp
@@ -108,7 +121,7 @@ def _(by_rows: ByRows, primals: Any, tangents: Any) -> tuple[_Slopes, _Slopes]:
     size = effects.shape[1]
 
     def column(q: int) -> jax.Array | float:
-        return 1.0 if columns is None else columns[:, None, :, q]
+        return 1.0 if columns is None else columns[q][:, None]
 
     weighted = share * second
     of_rows = summed(first * by_eta[:, None]) + jnp.sum(crossed * by_effects, axis=1)
@@ -136,7 +149,7 @@ def _first(
     if columns is None:
         crossed = summed(first)[:, None]
     else:
-        crossed = jnp.stack([summed(first * c[:, None]) for c in jnp.moveaxis(columns, -1, 0)], axis=1)
+        crossed = jnp.stack([summed(first * c[:, None]) for c in columns], axis=1)
     found = _Slopes(value, _over_nodes(of_stretch * first), of_stretch[:, None] * crossed, share)
     return found, crossed, of_stretch
 
@@ -147,7 +160,7 @@ def _at_nodes(by_rows: ByRows, data: GroupedRows, eta: jax.Array, effects: jax.A
     if columns is None:
         return eta[:, None] + effects[:, 0]
     # Written out, because a matrix product would not be fused with what follows.
-    return sum((columns[:, None, :, q] * effects[:, q] for q in range(effects.shape[1])), eta[:, None])
+    return sum((columns[q][:, None] * effects[:, q] for q in range(effects.shape[1])), eta[:, None])
 
 
 def _with_nodes(data: GroupedRows) -> tuple[Any, jax.Array]:

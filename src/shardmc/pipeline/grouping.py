@@ -135,7 +135,7 @@ def _blank(model: Model, blocks: GroupedBlocks, nodes: Nodes) -> GroupedBlocks:
         return replace(blocks.with_effects(blank_sites(groups, length)), finer=points)
     count = sum(int(np.prod(p.shape)) for p in model.parameters.values())
     centers = blank_centers(groups, local.size, count)
-    return _with_rule(replace(blocks.with_effects(centers), rows_first=True), local.size, nodes)
+    return _with_rule(replace(blocks.with_effects(centers), first=local.first), local.size, nodes)
 
 
 def recentered(job: Job, blocks: GroupedBlocks, theta: np.ndarray, nodes: Nodes) -> GroupedBlocks:

@@ -21,6 +21,7 @@ from shardmc.formulas.families.special import (
     stirling_slope_by_steps,
 )
 from shardmc.formulas.priors import Prior, rounded
+from shardmc.mixed.rows import around_middle
 
 
 def _departure(eta: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -82,6 +83,24 @@ class Poisson(_Counts):
     ) -> jax.Array:
         scale, departure = _departure(eta, response)
         return response * departure - scale * jnp.expm1(departure)
+
+    def log_likelihood_at_shifts(
+        self,
+        eta: jax.Array,
+        shifts: jax.Array,
+        response: jax.Array,
+        trials: jax.Array | None,
+        weights: jax.Array,
+        *,
+        counted: bool,
+    ) -> jax.Array:
+        # A shift u takes d to d + u: three sums over rows serve all nodes.
+        eta, shifts = around_middle(eta, shifts)
+        scale, departure = _departure(eta, response)
+        grown = jnp.expm1(jnp.minimum(departure, FARTHEST))
+        unshifted = jnp.sum(weights * (response * departure - scale * grown), axis=0)
+        counts, means = jnp.sum(weights * response, axis=0), jnp.sum(weights * scale * (1 + grown), axis=0)
+        return unshifted + counts * shifts - means * jnp.expm1(shifts)
 
     def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
         # A count of 0 has the scale 1, whose term is not part of the density.

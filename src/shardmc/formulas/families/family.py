@@ -231,6 +231,26 @@ class Family(ABC):
         del counted
         return summed(weights * self.log_likelihood(eta, response, auxiliary, trials))
 
+    def log_likelihood_at_shifts(
+        self,
+        eta: jax.Array,
+        shifts: jax.Array,
+        response: jax.Array,
+        trials: jax.Array | None,
+        weights: jax.Array,
+        *,
+        counted: bool,
+    ) -> jax.Array:
+        """The same at eta (row, stretch) + shifts (node, stretch), (node, stretch), for a family without auxiliaries.
+
+        A family overrides it if it needs less than one exponential for each pair of a row and a node.
+        """
+        response, weights = response[:, None], weights[:, None]
+        trials = None if trials is None else trials[:, None]
+        return self.log_likelihood_of_groups(
+            eta[:, None] + shifts, response, {}, trials, weights, counted=counted
+        )
+
     def slopes(
         self, eta: jax.Array, response: jax.Array, trials: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:

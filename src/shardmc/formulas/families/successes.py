@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.scipy.special import log_ndtr
 from scipy import special
 
@@ -16,7 +18,7 @@ from shardmc.errors import DataError, unknown
 from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
 from shardmc.formulas.families.special import FARTHEST, bounded_exp
 from shardmc.formulas.priors import Prior, rounded
-from shardmc.mixed.rows import multiplied, summed
+from shardmc.mixed.rows import around_middle, multiplied, summed
 
 Link = Literal["logit", "probit", "cloglog"]
 _LINKS = ("logit", "probit", "cloglog")
@@ -106,6 +108,36 @@ def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[
     return _log_probability_of_stretches(signed_eta, present), jnp.sum(slope * tangents[0], axis=0)
 
 
+def _odds(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(a, b) with 1 + e^x = (a + b) e^max(x, 0); neither is above 1."""
+    smaller = jnp.exp(-jnp.abs(x))
+    return jnp.where(x > 0, smaller, 1.0), jnp.where(x > 0, 1.0, smaller)
+
+
+def _log_probability_at_shifts(
+    eta: jax.Array, shifts: jax.Array, response: jax.Array, present: jax.Array
+) -> jax.Array:
+    """Sums over rows (node, stretch) at eta (row, stretch) + shifts (node, stretch); `present` is 0 or 1.
+
+    1 + e^(eta + u) = (a_eta a_u + b_eta b_u) e^(max(eta, 0) + max(u, 0)). So rows and nodes have their exponentials
+    apart, and the product over rows needs one logarithm. It must not underflow: see `_product_is_safe`.
+    """
+    low, high = _odds(eta)
+    shift_low, shift_high = _odds(shifts)
+    low, high = jnp.where(present > 0, low, 1.0), present * high
+    together = jnp.prod(low[:, None] * shift_low + high[:, None] * shift_high, axis=0)
+    unshifted = jnp.sum(present * (response * eta - jnp.maximum(eta, 0.0)), axis=0)
+    successes = jnp.sum(present * response, axis=0)
+    return unshifted + successes * shifts - len(eta) * jnp.maximum(shifts, 0.0) - jnp.log(together)
+
+
+def _product_is_safe(eta: jax.Array, shifts: jax.Array, present: jax.Array) -> jax.Array:
+    """Whether no product over rows is below e^-80: each factor is at least e^-min(|eta|, |u|)."""
+    farthest = jnp.max(jnp.abs(shifts), axis=0)
+    each = jnp.where(present > 0, jnp.minimum(jnp.abs(eta), farthest), farthest)
+    return jnp.max(jnp.sum(each, axis=0)) < FARTHEST
+
+
 @final
 @dataclass(frozen=True)
 class Bernoulli(_Successes):
@@ -154,6 +186,31 @@ class Bernoulli(_Successes):
                 eta, response, auxiliary, trials, weights, counted=counted
             )
         return _log_probability_of_stretches((2 * response - 1) * eta, weights)
+
+    def log_likelihood_at_shifts(
+        self,
+        eta: jax.Array,
+        shifts: jax.Array,
+        response: jax.Array,
+        trials: jax.Array | None,
+        weights: jax.Array,
+        *,
+        counted: bool,
+    ) -> jax.Array:
+        plainly = partial(super().log_likelihood_at_shifts, trials=None, counted=counted)
+        # An accelerator would compute both branches of the condition.
+        if self.link != "logit" or not counted or jax.default_backend() != "cpu":
+            return plainly(eta, shifts, response, weights=weights)
+        eta, shifts = around_middle(eta, shifts)
+        return lax.cond(
+            _product_is_safe(eta, shifts, weights),
+            _log_probability_at_shifts,
+            lambda eta, shifts, response, present: plainly(eta, shifts, response, weights=present),
+            eta,
+            shifts,
+            response,
+            weights,
+        )
 
     def slopes(
         self, eta: jax.Array, response: jax.Array, trials: jax.Array | None

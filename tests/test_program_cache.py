@@ -200,24 +200,39 @@ def with_derivative(factor):
     return half_square
 
 
-def test_the_rule_of_a_derivative_is_part_of_the_key():
+def with_partial_derivatives(factor):
+    half_square = jax.custom_jvp(lambda x: 0.5 * x**2)
+    half_square.defjvps(lambda direction, _, x: factor * x * direction)
+    return half_square
+
+
+@pytest.mark.parametrize("with_derivative", [with_derivative, with_partial_derivatives])
+def test_the_rule_of_a_derivative_is_part_of_the_key(with_derivative):
     x = np.zeros((), np.float32)
 
     def key(factor):
         half_square = with_derivative(factor)
-        return exact.exact_hash(lambda _, x: half_square(x), 3, (), x)
+        return exact.exact_hash(jax.make_jaxpr(half_square)(x), 0, 3)
 
     one, same, other = map(key, (1.0, 1.0, 2.0))
     assert one == same
     assert one != other
 
 
+def test_derivatives_of_functions_of_jax_are_known_by_name(monkeypatch):
+    """They need not be traced, but two functions of equal values have different keys."""
+    monkeypatch.setattr(jax, "jvp", None)
+    x = np.zeros(3, np.float32)
+    assert "_logaddexp_jvp" in exact.exact_hash(jax.make_jaxpr(lambda x: jnp.logaddexp(x, 0.0))(x), 0, 3)
+    assert "_xlogy_jvp" in exact.exact_hash(jax.make_jaxpr(lambda x: jax.scipy.special.xlogy(x, x))(x), 0, 3)
+
+
 def test_python_that_no_program_shows_is_not_kept():
-    def calls_back(_, x):
+    def calls_back(x):
         return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), np.float32), x)
 
     with pytest.raises(kept.Unkept):
-        exact.exact_hash(calls_back, 1, (), np.zeros((), np.float32))
+        exact.exact_hash(jax.make_jaxpr(calls_back)(np.zeros((), np.float32)), 0, 1)
     with pytest.raises(kept.Unkept):
         kept.content(lambda x: x, [])
     with pytest.raises(kept.Unkept):

@@ -7,7 +7,8 @@ shards with fifty parameters that takes longer than the sampling.
 from __future__ import annotations
 
 import numpy as np
-from scipy import fft, special
+
+from shardmc.check.quantiles import next_fast_length, normal_quantile
 
 
 def effective_size(series: np.ndarray) -> np.ndarray:
@@ -40,7 +41,7 @@ def effective_size(series: np.ndarray) -> np.ndarray:
 def _autocovariance(series: np.ndarray) -> np.ndarray:
     """Autocovariances at all lags, (..., lag), by the Fourier transform of the padded series."""
     draws = series.shape[-1]
-    size = fft.next_fast_len(2 * draws, real=True)
+    size = next_fast_length(2 * draws)
     spectrum = np.fft.rfft(series - series.mean(axis=-1, keepdims=True), size)
     return np.fft.irfft(np.abs(spectrum) ** 2, size)[..., :draws] / draws
 
@@ -88,7 +89,7 @@ def _normal_scores(series: np.ndarray) -> np.ndarray:
     flat = series.reshape(*series.shape[:-2], -1)
     count = flat.shape[-1]
     # Ranks are multiples of a half, so few quantiles are needed.
-    quantiles = special.ndtri((np.arange(2 * count - 1) / 2 + 5 / 8) / (count + 1 / 4))
+    quantiles = normal_quantile((np.arange(2 * count - 1) / 2 + 5 / 8) / (count + 1 / 4))
     return quantiles[_twice_ranks(flat)].reshape(series.shape)
 
 

@@ -6,14 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-import narwhals as nw
-import narwhals.exceptions
+import jax
+import numpy as np
 
 from shardmc.data.arrays import ArraySource
 from shardmc.data.batch import Batch, Blocks
-from shardmc.data.readers import SUFFIXES, CsvReader, ParquetReader
 from shardmc.data.source import Partition, Source, Transform
-from shardmc.data.table import MEMORY, FrameReader, Limits, TableSource
 from shardmc.errors import DataError
 from shardmc.types import Data, Rows
 
@@ -63,7 +61,16 @@ def as_source(
     """
     if isinstance(data, Source):
         return data if columns is None else data.select(columns)
+    if isinstance(data, tuple | list | dict | np.ndarray | jax.Array):
+        return ArraySource(data, columns)
+    # Imported here because most arrays need no tables, and Arrow is slow to import.
+    import narwhals as nw
+
+    from shardmc.data.table import MEMORY, FrameReader, Limits, TableSource
+
     if isinstance(data, str | os.PathLike):
+        from shardmc.data.readers import SUFFIXES, CsvReader, ParquetReader
+
         limits = Limits(MEMORY if memory is None else memory, scratch)
         location = os.fspath(data)
         kind = CsvReader if location.endswith(SUFFIXES) else ParquetReader

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.numpy as jnp
-import narwhals as nw
 import numpy as np
-import pyarrow as pa
 
-from shardmc.data.assignment import shard_sizes
+from shardmc.data.assignment import shard_sizes, spread_positions
 from shardmc.data.batch import Blocks
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.columns import (
     Column,
     ColumnCheck,
     InternalKey,
-    as_arrow,
     cast_sample,
     device_type,
     float_type,
@@ -32,9 +29,13 @@ from shardmc.data.columns import (
 from shardmc.data.device_order import find_strata_on_device, random_order, stratified_order
 from shardmc.data.partition import MemorySink, Partitioner, refuse_negative, refuse_zero, resolve
 from shardmc.data.source import Partition, Source, Transform, hash_arrays
-from shardmc.data.table import FrameReader, TableSource, spread_positions
 from shardmc.errors import DataError, OptionError, unknown
 from shardmc.types import Rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from shardmc.data.table import TableSource
 
 _ROW, _GIVEN = InternalKey("row number"), InternalKey("weights or strata")
 
@@ -88,6 +89,13 @@ class ArraySource(Source):
     def _as_table(self) -> TableSource:
         if not self.is_table:
             raise OptionError("The data has no column names. Give a table, a file or a dictionary of arrays.")
+        # Imported here because most fits of arrays need no tables, and Arrow is slow to import.
+        import narwhals as nw
+        import pyarrow as pa
+
+        from shardmc.data.arrow import as_arrow
+        from shardmc.data.table import FrameReader, TableSource
+
         names = [leaf_name(path) for path in self._leaves]
         refuse_repeated(names)
         arrays = [as_arrow(np.asarray(leaf)) for leaf in self._leaves.values()]

@@ -21,6 +21,20 @@ def seed_for(purpose: str, seed: int, *more: int) -> np.random.SeedSequence:
     return np.random.SeedSequence([zlib.crc32(purpose.encode()), *more, seed])
 
 
+def spread_positions(num_rows: int, count: int, seed: int) -> np.ndarray:
+    """Sorted random row numbers, one from each of `count` equal stretches of the rows.
+
+    Examples
+    --------
+    >>> spread_positions(1000, 4, seed=0) // 250
+    array([0, 1, 2, 3])
+    """
+    if num_rows <= count:
+        return np.arange(num_rows)
+    edges = np.arange(count + 1) * num_rows // count
+    return np.random.default_rng(seed_for("sample", seed)).integers(edges[:-1], edges[1:])
+
+
 @final
 class Shuffle:
     """A pseudo-random permutation of 0, ..., num_rows - 1 that needs no memory.

@@ -19,6 +19,10 @@ from shardmc.errors import OptionError
 from shardmc.types import Rows
 
 
+Small = np.ndarray | jax.Array
+"""On the host, and in a program on the device."""
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Batch:
@@ -33,12 +37,12 @@ class Batch:
 
     rows: Rows  # (length, ...)
     row_weights: jax.Array | None  # (length,) the user's own weights
-    starts: jax.Array  # (shard,) first row of each shard
-    sizes: jax.Array  # (shard,) its number of rows
-    factors: jax.Array  # (shard,) 1 / share
+    starts: Small  # (shard,) first row of each shard
+    sizes: Small  # (shard,) its number of rows
+    factors: Small  # (shard,) 1 / share
     kept_rows: Rows | None  # (kept, ...)
-    kept_weights: jax.Array | None  # (kept,) the user's own weights, or ones; 0 for padding
-    kept_positions: jax.Array | None  # (shard, most) own rows that are kept; padded with `capacity`
+    kept_weights: Small | None  # (kept,) the user's own weights, or ones; 0 for padding
+    kept_positions: Small | None  # (shard, most) own rows that are kept; padded with `capacity`
     capacity: int = field(metadata={"static": True})
     order: RowOrder | None = None
     """Which row lies at which place, if rows are not slices of the arrays, but gathered from all over them."""
@@ -83,7 +87,7 @@ class Batch:
 
         rows, weights = jax.tree.map(pack, (self.rows, self.row_weights))
         starts = (np.arange(self.num_shards) * self.capacity).astype(np.int32)
-        return replace(self, rows=rows, row_weights=weights, starts=starts, order=None)  # pyright: ignore[reportArgumentType]
+        return replace(self, rows=rows, row_weights=weights, starts=starts, order=None)
 
 
 def wide(rows: jax.Array) -> jax.Array:
@@ -285,17 +289,19 @@ def make_batch(
     kept: Kept | None,
     order: RowOrder | None = None,
 ) -> Batch:
-    """The batch of these shards, which begin at `starts` in the flat arrays of rows and weights."""
+    """The batch of these shards, which begin at `starts` in the flat arrays of rows and weights.
+
+    All but the rows are small arrays on the host. A compiled program takes them along faster than `jax.device_put`.
+    """
     return Batch(
         rows=rows,
         row_weights=row_weights,
-        # Cast on the host: on the device each cast is one more program to compile.
-        starts=jax.device_put(starts.astype(np.int32)),
-        sizes=jax.device_put(blocks.sizes[shards].astype(np.int32)),
-        factors=jax.device_put((1 / blocks.shares[shards]).astype(float_type())),
+        starts=starts.astype(np.int32),
+        sizes=blocks.sizes[shards].astype(np.int32),
+        factors=(1 / blocks.shares[shards]).astype(float_type()),
         kept_rows=kept.rows if kept else None,
-        kept_weights=jax.device_put(np.asarray(kept.weights, float_type())) if kept else None,
-        kept_positions=jax.device_put(kept.positions[shards]) if kept else None,
+        kept_weights=np.asarray(kept.weights, float_type()) if kept else None,
+        kept_positions=kept.positions[shards] if kept else None,
         capacity=blocks.slots,
         order=order,
     )

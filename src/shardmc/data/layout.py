@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import sparse
 
 from shardmc.data.assignment import shard_starts
 
@@ -109,6 +108,8 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
     places = np.arange(len(keys))
     if len(keys) < 2 or (keys[1:] >= keys[:-1]).all():
         return places
+    from scipy import sparse  # imported here because it is slow to import
+
     shape = int(keys.max()) + 1, len(keys)
     return sparse.csr_matrix((places, (keys, places)), shape=shape).data
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from shardmc.data.columns import as_numpy
+from shardmc.data.arrow import as_numpy
 from shardmc.data.source import Source
 from shardmc.errors import DataError
 

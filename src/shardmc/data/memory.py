@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-
-import pyarrow as pa
+import sys
 
 from shardmc.programs.heap import return_freed_memory
 
@@ -52,5 +51,6 @@ def shards_at_a_time() -> int:
 
 def give_back() -> None:
     """Give memory that is free, but still with the process, back to the system. Takes milliseconds."""
-    pa.default_memory_pool().release_unused()
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
     return_freed_memory()

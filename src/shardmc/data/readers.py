@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from shardmc.data.assignment import spread_positions
 from shardmc.data.columns import refuse_repeated
 from shardmc.data.locations import File, find_files, fingerprint_of, first_line
 from shardmc.data.quotes import UnclosedQuoteError, find_line_breaks
-from shardmc.data.table import TableReader, refuse_wide, spread_positions
+from shardmc.data.table import TableReader, refuse_wide
 from shardmc.errors import DataError
 from shardmc.guards.untrusted import CountedStream
 

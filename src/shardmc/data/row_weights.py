@@ -8,7 +8,6 @@ from typing import Any, final
 
 import numpy as np
 
-from shardmc.data.columns import as_numpy
 from shardmc.data.partition import refuse_negative
 from shardmc.data.source import Source
 from shardmc.types import Finding
@@ -95,6 +94,8 @@ def _like_a_survey(total: float, count: int) -> Finding:
 
 def _pieces(source: Source, weights: Any) -> Iterator[np.ndarray]:
     if isinstance(weights, str):
+        from shardmc.data.arrow import as_numpy  # imported here because it is slow to import
+
         for table in source.tables([weights]):
             yield as_numpy(table.column(weights))
     elif np.ndim(weights) == 1:

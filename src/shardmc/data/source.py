@@ -6,15 +6,17 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from shardmc.data.batch import Blocks
 from shardmc.types import Rows
 
-Transform = Callable[[pa.Table], Rows]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Transform = Callable[["pa.Table"], Rows]
 """Rows of a table -> rows as a model reads them."""
 
 

@@ -15,17 +15,15 @@ import narwhals as nw
 import numpy as np
 import pyarrow as pa
 
-from shardmc.data.assignment import seed_for
+from shardmc.data.arrow import as_column, as_numpy, is_number_type
+from shardmc.data.assignment import spread_positions
 from shardmc.data.batch import Blocks
 from shardmc.data.blocks import ArrayBlocks, StreamBlocks
 from shardmc.data.columns import (
     Column,
     InternalKey,
-    as_column,
-    as_numpy,
     cast_sample,
     device_type,
-    is_number_type,
     leaf_name,
     refuse_repeated,
     shapes_of,
@@ -69,20 +67,6 @@ def rows_at(source: Source, columns: Sequence[str], positions: np.ndarray) -> pa
         parts.append(table.take(positions[(positions >= start) & (positions < start + len(table))] - start))
         start += len(table)
     return pa.concat_tables(parts)
-
-
-def spread_positions(num_rows: int, count: int, seed: int) -> np.ndarray:
-    """Sorted random row numbers, one from each of `count` equal stretches of the rows.
-
-    Examples
-    --------
-    >>> spread_positions(1000, 4, seed=0) // 250
-    array([0, 1, 2, 3])
-    """
-    if num_rows <= count:
-        return np.arange(num_rows)
-    edges = np.arange(count + 1) * num_rows // count
-    return np.random.default_rng(seed_for("sample", seed)).integers(edges[:-1], edges[1:])
 
 
 def refuse_wide(num_columns: int) -> None:

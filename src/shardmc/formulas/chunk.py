@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from shardmc.data import Source
-from shardmc.data.columns import as_numpy, is_number_type
+from shardmc.data.arrow import as_numpy, is_number_type
 from shardmc.errors import DataError, unknown
 
 Kind = Literal["number", "whole", "flag", "text"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import numpy as np
 import pyarrow as pa
 
-from shardmc.data.columns import as_numpy
+from shardmc.data.arrow import as_numpy
 from shardmc.errors import OptionError, unknown
 from shardmc.formulas.averages import Averages, averages
 from shardmc.formulas.design import design_of

@@ -9,7 +9,8 @@ import numpy as np
 
 from shardmc.check.check import ordered
 from shardmc.data import Source, as_source
-from shardmc.data.table import rows_at, spread_positions
+from shardmc.data.assignment import spread_positions
+from shardmc.data.table import rows_at
 from shardmc.errors import OptionError, ShardmcError
 from shardmc.formulas.chunk import Chunk, refuse_unknown
 from shardmc.formulas.families import Family, Statistic

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from shardmc.check.check import ordered
 from shardmc.data import Source
-from shardmc.data.columns import as_numpy
+from shardmc.data.arrow import as_numpy
 from shardmc.data.row_weights import SurveyWeights, read_weights
 from shardmc.errors import DataError, OptionError
 from shardmc.formulas.chunk import missing

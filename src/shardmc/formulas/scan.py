@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data import Source
-from shardmc.data.table import spread_positions
+from shardmc.data.assignment import spread_positions
 from shardmc.errors import DataError
 from shardmc.formulas.chunk import (
     MOST_LEVELS,

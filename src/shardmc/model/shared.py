@@ -49,30 +49,30 @@ class SharedFunction:
     def __init__(self, function: Callable[..., Any], numbers: Numbers, example: _Shape) -> None:
         self._function, self._numbers, self._example = function, numbers, example
         self._forms: dict[_Shape, str] = {}
-        self._known: OrderedDict[_Shape, tuple[ClosedJaxpr, str]] = OrderedDict()  # the last ones used last
+        self._known: OrderedDict[_Shape, _Form] = OrderedDict()  # the last ones used last
 
     @classmethod
     def of(cls, function: Callable[..., Any], *args: Any) -> tuple[SharedFunction, Numbers]:
         """The shared form of a function of theta (and rows), and its numbers. `args` are abstract."""
-        closed = _trace(function, args)
-        numbers, key = _numbers(closed), _hash(closed, args)
+        form, example = _Form.of(function, args), _Shape.of(args)
+        numbers = _numbers(form.closed)
         with cls._lock:
-            shared = cls._all.get(key)
+            shared = cls._all.get(form.hash)
             if shared is None:
-                shared = cls._all[key] = cls(function, numbers, _Shape.of(args))
+                shared = cls._all[form.hash] = cls(function, numbers, example)
+                shared._known[example] = form
                 return shared, numbers
-            known = list(shared._known.items())
+            known = [seen for seen in shared._known.items() if seen[0] != example]
         # Programs exist for some numbers of rows. There, too, both functions must have the same steps.
-        for seen, (_, expected) in known:
-            there = seen.abstract()
-            other = _trace(function, there)
-            if _hash(other, there) != expected or not _equal(_numbers(other), numbers):
+        for seen, expected in known:
+            other = _Form.of(function, seen.abstract())
+            if other.hash != expected.hash or not _equal(_numbers(other.closed), numbers):
                 raise Unshared
         return shared, numbers
 
     def __call__(self, numbers: Numbers, *args: Any) -> jax.Array:
         """The value of the function with these numbers."""
-        (result,) = _fill(self._at(_Shape.of(args)), numbers, jax.tree.leaves(args))
+        (result,) = _fill(self._at(_Shape.of(args)).closed, numbers, jax.tree.leaves(args))
         return result
 
     def kept_content(self) -> str:
@@ -82,32 +82,25 @@ class SharedFunction:
     def kept_form(self, args: Any) -> str:
         """What the function and its derivatives compute for arguments of these shapes, without its numbers."""
         if args not in self._forms:
-            there = args.abstract()
-            closed = self._at(args)
-            self._forms[args] = exact_hash(
-                lambda numbers, *leaves: _fill(closed, numbers, leaves)[0],
-                3 if args == self._example else 1,
-                _numbers(closed),
-                *_abstract_leaves(there),
-            )
+            form = self._at(args)
+            theta = len(jax.tree.leaves(_numbers(form.closed)))
+            self._forms[args] = exact_hash(form.open, theta, 3 if args == self._example else 1)
         return f"{args} {self._forms[args]}"
 
-    def _at(self, shape: _Shape) -> ClosedJaxpr:
+    def _at(self, shape: _Shape) -> _Form:
         """The function traced for arguments of this shape, with the numbers that it has for a few rows."""
         watched(self, shape)
         known = self._known.get(shape)
         if known is None:
-            there = shape.abstract()
-            closed = _trace(self._function, there)
-            if not _equal(_numbers(closed), self._numbers):
+            known = _Form.of(self._function, shape.abstract())
+            if not _equal(_numbers(known.closed), self._numbers):
                 raise Unshared
-            known = closed, _hash(closed, there)
         with self._lock:
             self._known[shape] = known
             self._known.move_to_end(shape)
             while len(self._known) > _MOST_SHAPES:
                 self._known.popitem(last=False)
-        return known[0]
+        return known
 
 
 @final
@@ -205,22 +198,28 @@ class _Shape:
         return jax.tree.unflatten(self.tree, [jax.ShapeDtypeStruct(*leaf) for leaf in self.leaves])
 
 
-def _trace(function: Callable[..., Any], args: Any) -> ClosedJaxpr:
-    # In the precision in which programs are traced. A new function, because JAX keeps what it traced for a function as
-    # long as the function lives.
-    with jax.default_matmul_precision("highest"):
-        return jax.make_jaxpr(lambda *args: function(*args))(*args)
+@dataclass(frozen=True)
+class _Form:
+    """A function traced for arguments of some shapes."""
 
+    closed: ClosedJaxpr
+    """With its numbers."""
+    open: ClosedJaxpr
+    """With its numbers as arguments before the others."""
+    hash: str
+    """Of its steps, without its numbers."""
 
-def _hash(closed: ClosedJaxpr, args: Any) -> str:
-    """The hash of a function's steps, without its numbers."""
-    leaves = _abstract_leaves(args)
-    open_form = jax.make_jaxpr(lambda numbers, args: _fill(closed, numbers, args))(_numbers(closed), leaves)
-    return f"{jax.tree.structure(args)} {hash_program(open_form)}"
-
-
-def _abstract_leaves(args: Any) -> list[jax.ShapeDtypeStruct]:
-    return [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(args)]
+    @staticmethod
+    def of(function: Callable[..., Any], args: Any) -> _Form:
+        """The function of theta (and rows) for arguments like these, which are abstract."""
+        # In the precision in which programs are traced. A new function, because JAX keeps what it traced for a function
+        # as long as the function lives.
+        with jax.default_matmul_precision("highest"):
+            closed = jax.make_jaxpr(lambda *args: function(*args))(*args)
+        opened = jax.make_jaxpr(lambda numbers, args: _fill(closed, numbers, args))(
+            _numbers(closed), jax.tree.leaves(args)
+        )
+        return _Form(closed, opened, f"{jax.tree.structure(args)} {hash_program(opened)}")
 
 
 def _numbers(closed: ClosedJaxpr) -> Numbers:

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from dataclasses import replace
-from typing import Any, Protocol, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from shardmc.model.pymc import call_to_write, is_pymc_model
 from shardmc.pipeline.checking import CheckDraws, Polish
 from shardmc.pipeline.driver import Driver, Folder
 from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
-from shardmc.pipeline.own_groups import RowsInGroups
 from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.shard_count import number_of_shards, small_shards
 from shardmc.pipeline.stage import Job
@@ -36,6 +35,9 @@ from shardmc.sample import Auto, Gibbs, Sampler
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import checked_seed
 from shardmc.types import Combiner, Data, Progress, Rows
+
+if TYPE_CHECKING:
+    from shardmc.pipeline.own_groups import RowsInGroups
 
 _SAMPLE_ROWS = 64
 
@@ -254,6 +256,8 @@ class _OneModel:
             refuse_effects(bound)
         if bound.effects is None:
             return chosen, bound
+        from shardmc.pipeline.own_groups import RowsInGroups  # imported here because it is slow to import
+
         self._groups = RowsInGroups.of(source, tuple(rows), bound.effects)
         return self._groups.source(source), integrated(bound)
 

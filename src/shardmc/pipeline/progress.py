@@ -8,31 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.progress import Progress as RichProgress
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from shardmc.errors import OptionError
 from shardmc.names import shown_text
 from shardmc.types import Progress
 
+if TYPE_CHECKING:
+    from shardmc.pipeline.bars import Bars
+
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_IN_NOTEBOOK = 1.0
-"""Seconds between two pictures of the bars in a notebook."""
 
 _shown = threading.Lock()
 """Held while bars are on the screen: a fit inside another function that shows some does not add its own."""
@@ -90,25 +76,22 @@ def reporting(progress: Progress | bool | None, title: str = "") -> Iterator[Pro
 
 def _display(progress: bool | None, title: str) -> Bars | Lines | None:
     """What shows progress here, if anything does."""
-    if progress is False:
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    if progress is False or (progress is None and not terminal and "IPython" not in sys.modules):
         return None
+    from shardmc.pipeline.bars import (  # imported here because Rich is slow to import
+        Bars,
+        Console,
+        NotebookBars,
+    )
+
     console = Console(stderr=True)
     if console.is_jupyter:
         return NotebookBars(console, title)
     # Rich takes FORCE_COLOR for a terminal, which log files of servers often have.
-    if console.is_interactive and sys.stderr.isatty():
+    if console.is_interactive and terminal:
         return Bars(console, title)
     return Lines(title) if progress else None
-
-
-class Left(ProgressColumn):
-    """About how long a stage will still take, from the time that its finished part took."""
-
-    max_refresh = 0.5
-
-    def render(self, task: Task) -> Text:
-        seconds = seconds_left(task.completed, task.total or 0, task.fields["since"], task.get_time())
-        return Text("" if seconds is None else f"about {_in_words(seconds)} left")
 
 
 def seconds_left(done: float, total: float, since: tuple[float, float], now: float) -> float | None:
@@ -123,88 +106,16 @@ def seconds_left(done: float, total: float, since: tuple[float, float], now: flo
     return max((heard - start) * (total - done) / done - (now - heard), 0.0)
 
 
-def _in_words(seconds: float) -> str:
+def in_words(seconds: float) -> str:
     """Time as people say it.
 
-    >>> _in_words(12.4), _in_words(250), _in_words(8000)
+    >>> in_words(12.4), in_words(250), in_words(8000)
     ('12 s', '4 min', '2 h 13 min')
     """
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
-class Bars:
-    """One bar for each stage in a terminal. They disappear at the end."""
-
-    def __init__(self, console: Console, title: str = "") -> None:
-        self._title = title
-        self._tasks: dict[str, TaskID] = {}
-        self.bars = RichProgress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[count]}", justify="right"),
-            TimeElapsedColumn(),
-            Left(),
-            console=console,
-            transient=True,
-            # What the user prints stays on stdout.
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-
-    def __enter__(self) -> Self:
-        self.bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bars.stop()
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        now = self.bars.get_time()
-        task = self._task(stage, total, now)
-        known = int(task.total or 0)
-        if total < known:  # a stage that counts its shards ends with the "1 of 1" that every stage reports
-            done, total = (known, known) if done == total else (int(task.completed), known)
-        self.bars.update(
-            task.id,
-            total=total,
-            completed=done,
-            count=f"{done:,}/{total:,}" if total > 1 else "",
-            since=(task.fields["since"][0], now),
-        )
-
-    def _task(self, stage: str, total: int, now: float) -> Task:
-        if stage not in self._tasks:
-            label = shown_text(f"{self._title}{stage}")
-            self._tasks[stage] = self.bars.add_task(label, total=total, count="", since=(now, now))
-        return self.bars.tasks[self.bars.task_ids.index(self._tasks[stage])]
-
-
-class NotebookBars(Bars):
-    """The same bars in the output of a notebook's cell. They need no widgets, and leave its other output alone."""
-
-    def __enter__(self) -> Self:
-        from IPython.display import display  # type: ignore[import-not-found]
-
-        self._over = threading.Event()
-        self._handle = display(self.bars, display_id=True)
-        self._clock = threading.Thread(target=self._tick, name="shardmc-progress", daemon=True)
-        self._clock.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._clock.join()
-        self._handle.update({"text/plain": ""}, raw=True)
-
-    def _tick(self) -> None:
-        while not self._over.wait(_IN_NOTEBOOK):
-            self._handle.update(self.bars)
 
 
 class Lines:
@@ -228,11 +139,11 @@ class Lines:
             return
         took = now - self._began[stage]
         if done == total:
-            self._say(f"{stage}: done after {_in_words(took)}.")
+            self._say(f"{stage}: done after {in_words(took)}.")
         elif done * 4 // total > (done - 1) * 4 // total:
             left = seconds_left(done, total, (self._began[stage], now), now)
             self._say(
-                f"{stage}: {done:,} of {total:,}" + (f", about {_in_words(left)} left." if left else ".")
+                f"{stage}: {done:,} of {total:,}" + (f", about {in_words(left)} left." if left else ".")
             )
 
     def _say(self, text: str) -> None:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data import Source, as_source
-from shardmc.data.columns import as_numpy
+from shardmc.data.arrow import as_numpy
 from shardmc.errors import DataError, ModelError, OptionError, unknown
 from shardmc.model import Model
 from shardmc.model.effects import refuse_effects

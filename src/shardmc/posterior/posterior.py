@@ -13,11 +13,8 @@ from shardmc._methods import provided
 from shardmc.errors import OptionError, RunError
 from shardmc.guards.limits import memory_explained
 from shardmc.model.model import Recipe
-from shardmc.posterior.arviz import with_rows_of_model
 from shardmc.posterior.elpd import Loo
 from shardmc.posterior.intervals import INTERVAL, IntervalKind
-from shardmc.posterior.loo import loo_of_model
-from shardmc.posterior.prediction import predict_by
 from shardmc.posterior.records import ShardTable
 from shardmc.posterior.result import Result
 from shardmc.posterior.tree import from_tree
@@ -93,6 +90,8 @@ class Posterior(Result):
                 seed=seed,
                 groups=groups,
             )
+        from shardmc.posterior.prediction import predict_by
+
         return predict_by(
             self, rows, function, kind, interval=interval, interval_kind=interval_kind, draws=draws
         )
@@ -164,6 +163,8 @@ class Posterior(Result):
             return provided("loo_of_formula")(self, data, by=by, **options)
         if by is not None:
             raise OptionError("by= is for the posterior of a formula; leave it out.")
+        from shardmc.posterior.loo import loo_of_model
+
         return loo_of_model(self, data, model, **options)
 
     def to_arviz(
@@ -215,6 +216,8 @@ class Posterior(Result):
         """
         options = {"weights": weights, "rows": rows, "draws": draws, "seed": seed}
         if model is not None:
+            from shardmc.posterior.arviz import with_rows_of_model
+
             return with_rows_of_model(self, data, model, simulate, **options)
         if self.regression is None:
             raise OptionError(

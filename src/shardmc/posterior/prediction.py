@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data import as_source
-from shardmc.data.columns import as_numpy, is_number_type
+from shardmc.data.arrow import as_numpy, is_number_type
 from shardmc.errors import ModelError, OptionError, unknown
 from shardmc.model.user_functions import calling, num_rows
 from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval, ends

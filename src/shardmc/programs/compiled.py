@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial, update_wrapper
-from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, final
 
@@ -20,6 +19,7 @@ from jax.core import Tracer
 from shardmc.errors import EngineError
 from shardmc.programs.heap import return_freed_memory
 from shardmc.programs.kept import Entry, kind, watching
+from shardmc.programs.versions import installed_version
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ def jit(function: Callable[..., T], **options: Any) -> Callable[..., T]:
     """
     wanted: Options = options.pop("compiler_options", {})
     chosen = {name: value for name, value in wanted.items() if _is_known(name, value)}
-    if version("jaxlib") == _MISCOMPILES:
+    if installed_version("jaxlib") == _MISCOMPILES:
         chosen["xla_cpu_experimental_ynn_fusion_type"] = ""
     return jax.jit(function, compiler_options=chosen or None, **options)
 

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Protocol, final, runtime_checkable
@@ -26,6 +25,7 @@ import jax
 import numpy as np
 
 from shardmc.programs.cache import folder_in_use, processor
+from shardmc.programs.versions import installed_version
 
 _PACKAGE = "shardmc"
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro", "optax")
@@ -211,20 +211,13 @@ def _environment() -> str:
     device = jax.devices()[0]
     words = [source.hexdigest(), sys.version, sys.platform, processor(), str(_cores())]
     words += [device.platform, device.device_kind, device.client.platform_version, str(jax.device_count())]
-    words += [f"{name} {_version(name)}" for name in _LIBRARIES]
+    words += [f"{name} {installed_version(name)}" for name in _LIBRARIES]
     words += [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("XLA_")]
     return "\n".join(words)
 
 
 def _cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "-"
 
 
 def _configuration() -> str:

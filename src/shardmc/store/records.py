@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import io
 import json
 import re
@@ -20,6 +19,7 @@ import numpy as np
 from shardmc.errors import RunError
 from shardmc.guards.files import is_temporary, read_file
 from shardmc.guards.stamps import same_rows, without_stamps
+from shardmc.programs.versions import installed_version
 from shardmc.store.files import inside
 
 SCHEMA = 1
@@ -31,13 +31,7 @@ _PACKAGES = ("shardmc", "jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro"
 
 def package_versions() -> dict[str, str]:
     """Versions of the packages that draws depend on."""
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return {name: version for name in _PACKAGES if (version := installed_version(name)) is not None}
 
 
 @dataclass(frozen=True)

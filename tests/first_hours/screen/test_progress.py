@@ -15,7 +15,7 @@ from rich.console import Console
 
 import shardmc
 from shardmc.errors import OptionError
-from shardmc.pipeline import progress as shown
+from shardmc.pipeline import bars as shown
 
 OPTIONS = {"shards": 4, "draws": 400}
 

@@ -47,6 +47,12 @@ class GroupedRows:
         return isinstance(self.effects, dict) and "sites" in self.effects
 
     @property
+    def alone(self) -> GroupedRows:
+        """Every group by itself, for `jax.vmap`, if a stretch is all of a group: leaves are (group, 1, ...)."""
+        assert self.joined
+        return jax.tree.map(lambda leaf: leaf[:, None], self)
+
+    @property
     def num_groups(self) -> int:
         return jax.tree.leaves(self.effects)[0].shape[0]
 
@@ -132,6 +138,11 @@ class GroupedBlocks(Blocks):
     @property
     def sizes(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.groups.sizes
+
+    @property
+    def matched(self) -> bool:
+        """Whether many effects are integrated out by matched moments."""
+        return isinstance(self.groups.rows, dict) and "sites" in self.groups.rows
 
     @property
     def num_kept(self) -> int:

@@ -32,8 +32,8 @@ class RowLeverage:
     model: Model
 
     def __call__(self, rows: Rows, weights: jax.Array, share: jax.Array, frame: DeviceFrame) -> jax.Array:
-        def log_likelihood(u: jax.Array) -> jax.Array:
-            return self.model.log_likelihood(frame.to_theta(u), rows)
+        def log_likelihood(u: jax.Array, some: Rows = rows) -> jax.Array:
+            return self.model.log_likelihood(frame.to_theta(u), some)
 
         origin = jnp.zeros_like(frame.center)
 
@@ -41,7 +41,7 @@ class RowLeverage:
         weight = weights * share
         if isinstance(rows, GroupedRows) and rows.matched:
             # On average over responses the two leverages of a group are equal, and second derivatives take very long.
-            return weight**2 * jnp.sum(row_scores(log_likelihood, origin) ** 2, axis=0)
+            return weight**2 * jnp.sum(row_scores(log_likelihood, origin, rows) ** 2, axis=0)
 
         def along(direction: jax.Array) -> tuple[jax.Array, jax.Array]:
             """First and second derivative of every row along one direction."""

@@ -37,7 +37,7 @@ GRADIENT = 0.02
 
 _POINTS = 8
 _FEW_POINTS, _MANY = 2, 64
-"""Points for groups of rows with more parameters than that: each parameter is a pass over the rows."""
+"""Points for groups with many effects or more parameters than that: each parameter is a pass over the rows."""
 _GROUPS = 32
 _ROWS = (2_048, 16_384, 65_536, 1_048_576)
 """Numbers of rows used: few different ones, so that few programs are compiled."""
@@ -258,7 +258,7 @@ def measure_noise(model: Model, blocks: Blocks, frame: Frame) -> Noise | None:
     log density of a shard of n_i rows is N sqrt(m^2 - e^2 + e^2 n / n_i). For the gradient over all rows, N replaces
     n_i.
     """
-    few = isinstance(blocks, GroupedBlocks) and model.dim > _MANY
+    few = isinstance(blocks, GroupedBlocks) and (blocks.matched or model.dim > _MANY)
     count = _FEW_POINTS if few else _POINTS
     points = np.random.default_rng(0).normal(size=(count, model.dim)).astype(np.float32)
     single, double = (_terms(model, blocks, frame, points, double=d) for d in (False, True))

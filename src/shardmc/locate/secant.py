@@ -1,4 +1,4 @@
-"""Modes of shards from gradients alone: quasi-Newton steps from curvatures that are known at the mode of all rows."""
+"""Close to the modes of shards by gradients alone: quasi-Newton steps from curvatures at the mode of all rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from shardmc.data.batch import Blocks
 from shardmc.engine import Engine
-from shardmc.locate.ascent import DECREMENT
 from shardmc.locate.terms import SubposteriorGradient
 from shardmc.model import Density
 from shardmc.target import DeviceFrame
@@ -18,6 +17,8 @@ from shardmc.types import Frame
 _ROUNDS = 30
 _LONGEST = 3.0
 """The longest step, in posterior standard deviations of all rows, before anything is known of a shard's own scale."""
+_CLOSE = 0.1
+"""A search ends when its next step is shorter than this, in the shard's standard deviations."""
 
 
 @final
@@ -43,11 +44,7 @@ class SecantSteps:
         length = float(np.linalg.norm(step))
         longest = _LONGEST * np.sqrt(len(step))
         self.u = self.u + step * min(1.0, longest / max(length, 1e-300))
-        return not self.arrived
-
-    @property
-    def arrived(self) -> bool:
-        return self.decrement < DECREMENT
+        return self.decrement >= _CLOSE
 
     def _correct(self, step: np.ndarray, change: np.ndarray) -> None:
         along = self.curvature @ step

@@ -121,16 +121,15 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
     guesses = np.zeros((count, model.dim))
     if mode.shard_starts is not None and mode.shard_starts.shape == guesses.shape:
         guesses = np.nan_to_num((mode.shard_starts - frame.center) @ inverse.T, posinf=0.0, neginf=0.0)
-    found = _Steps(guesses)
     device, real = DeviceFrame.of(frame), jnp.result_type(float)
     passes = 0.0
     if mode.shard_curvatures is not None and len(mode.shard_curvatures) == count:
+        # What these steps learn of the curvature is not enough: it scales the proposals and the moved draws.
         near, passes = secant_modes(model, blocks, frame, mode.shard_curvatures, engine)
+        guesses[:] = 0.0
         for shard, search in near.items():
-            found.u[shard] = search.u
-            if search.arrived:
-                found.curvatures[shard], found.decrements[shard] = search.curvature, search.decrement
-        guesses[:] = 0.0  # the others are searched with damped steps from there
+            guesses[shard] = search.u
+    found = _Steps(guesses)
     converging = [int(i) for i in np.flatnonzero(guesses.any(axis=1))]
     for _ in range(_ROUNDS):
         if not converging:

@@ -83,14 +83,20 @@ class SubposteriorScores:
         self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame
     ) -> tuple[jax.Array, jax.Array]:
         origin = jnp.zeros_like(frame.center)
-        scores = row_scores(lambda u: self.model.log_likelihood(frame.to_theta(u), rows), origin)
+        scores = row_scores(lambda u, some: self.model.log_likelihood(frame.to_theta(u), some), origin, rows)
         of_prior = jax.grad(lambda u: self.model.log_prior(frame.to_theta(u)))(origin)
         return of_prior + scores @ weights, (scores * weights) @ scores.T
 
 
-def row_scores(log_likelihood: Callable[[jax.Array], jax.Array], origin: jax.Array) -> jax.Array:
-    """Derivatives (dim, row) of the log-likelihood of every row, along one direction after the other."""
-    _, along = jax.linearize(log_likelihood, origin)
+def row_scores(
+    log_likelihood: Callable[[jax.Array, Rows], jax.Array], origin: jax.Array, rows: Rows
+) -> jax.Array:
+    """Derivatives (dim, row) of the log-likelihood (u, rows) -> (row,) of every row."""
+    if isinstance(rows, GroupedRows) and rows.matched and rows.joined and rows.rule is None:
+        # Each group has much to compute: one gradient of it takes less time than its slopes along all directions.
+        slope = jax.grad(lambda u, group: log_likelihood(u, group)[0])
+        return jax.vmap(slope, in_axes=(None, 0), out_axes=1)(origin, rows.alone)
+    _, along = jax.linearize(lambda u: log_likelihood(u, rows), origin)
     return lax.map(along, jnp.eye(len(origin), dtype=origin.dtype))
 
 

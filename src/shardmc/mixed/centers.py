@@ -161,7 +161,12 @@ class EffectMoments:
         def moments(vector: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             return self.marginal.moments(self.model.constrain(vector), data)
 
-        return *moments(theta), jax.jacfwd(lambda vector: moments(vector)[0])(theta)
+        if not data.matched:
+            return *moments(theta), jax.jacfwd(lambda vector: moments(vector)[0])(theta)
+        # One direction after the other: there are many effects and many parameters.
+        found, along = jax.linearize(moments, theta)
+        slope = lax.map(lambda direction: along(direction)[0], jnp.eye(len(theta), dtype=theta.dtype))
+        return *found, jnp.moveaxis(slope, 0, 2)
 
 
 def moments_of_effects(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks
+from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.model import Model
 from shardmc.sample.independence import Independence
@@ -23,6 +24,8 @@ from shardmc.types import Frame, Located, Rows, Scaling, ShardDraws
 LOW_ACCEPTANCE = {"cpu": 0.5}
 """Below this acceptance HMC makes more effective draws a second. On accelerators large batches of proposals cost less,
 so that the limit is 0.3."""
+_LOW_OF_MATCHED = 0.15
+"""The same limit for groups with many effects, where a gradient takes as long as four values."""
 
 _PILOTS = 4
 
@@ -187,7 +190,7 @@ def sample(
     if isinstance(sampler, Auto):
         low: dict[int, ShardChains] = {}
         for shard, result in job.run(sampler.first, remaining):
-            if result.acceptance < LOW_ACCEPTANCE.get(jax.default_backend(), 0.3):
+            if result.acceptance < _low_acceptance(blocks):
                 low[shard] = result
             else:
                 chains[shard] = result
@@ -205,6 +208,12 @@ def sample(
         keep(shard, result)
     ordered = tuple(chains[i] for i in range(blocks.num_shards))
     return Sampled(ordered, scaling, job.passes, notes)
+
+
+def _low_acceptance(blocks: Blocks) -> float:
+    if isinstance(blocks, GroupedBlocks) and blocks.matched:
+        return _LOW_OF_MATCHED
+    return LOW_ACCEPTANCE.get(jax.default_backend(), 0.3)
 
 
 def sample_call(

@@ -216,7 +216,7 @@ def main() -> None:
         run_one(cases[name], method, given.draws, Path(file))
         return
     if given.quick:
-        given.draws = min(given.draws, 500)
+        given.draws = min(given.draws, 200)
     chosen = {name: cases[name] for name in given.only or cases}
     results = collect(given, chosen)
     publish(

@@ -103,4 +103,4 @@ FULL = {
         Case("Gaussian, 1,000 and 100 levels crossed", "gaussian", 1_000, 1_000, crossed=100),
     )
 }
-QUICK = {case.name: case for case in (Case("Gaussian, 100 groups of 5", "gaussian", 100, 5),)}
+QUICK = {case.name: case for case in (Case("binary, 200 groups of 10", "bernoulli", 200, 10),)}

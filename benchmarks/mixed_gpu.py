@@ -130,13 +130,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000_000, help="rows, ten of them in a group")
     parser.add_argument("--draws", type=int, default=10_000)
-    parser.add_argument("--quick", action="store_true", help="5,000 rows, 200 draws")
+    parser.add_argument("--quick", action="store_true", help="2,000 rows, 200 draws")
     parser.add_argument("--table", nargs="+", help="files of printed lines to make the table from")
     options = parser.parse_args()
     if options.table:
         write_table(options.table)
         return
-    rows, draws = (5_000, 200) if options.quick else (options.rows, options.draws)
+    rows, draws = (2_000, 200) if options.quick else (options.rows, options.draws)
     tell(device=str(jax.devices()[0]), jax=jax.__version__, rows=rows)
     data = jax.block_until_ready(simulate(rows // SIZE, jax.random.key(0)))
     measure_gradient(data)

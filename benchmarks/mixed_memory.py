@@ -69,15 +69,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", type=int, default=100_000, help="groups of the smaller table")
     parser.add_argument("--draws", type=int, default=2_000)
-    parser.add_argument("--quick", action="store_true", help="200 groups, few draws")
+    parser.add_argument("--quick", action="store_true", help="200 groups twice, few draws")
     parser.add_argument("--fit", metavar="FOLDER", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.fit:
         fit(given.fit, given.draws)
         return
-    smaller, draws = (200, 200) if given.quick else (given.groups, given.draws)
+    sizes, draws = (given.groups, RATIO * given.groups), given.draws
+    if given.quick:
+        sizes, draws = (200, 200), 200
     rows, peaks = [], []
-    for groups in (smaller, RATIO * smaller):
+    for groups in sizes:
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), groups)
             found = json.loads(run("--fit", folder, "--draws", str(draws)).strip().splitlines()[-1])

@@ -23,6 +23,7 @@ import shardmc
 ROWS_PER_SHARD = 20_000
 DRAWS_PER_SHARD = 20
 CHUNK = 100_000
+QUICK_SHARDS = 10  # with --quick, so that most fits share their compiled programs
 
 
 @dataclass(frozen=True)
@@ -81,23 +82,25 @@ def exponent(x: list[float], y: list[float]) -> float:
 
 def over_rows(quick: bool) -> list[Point]:
     """N at fixed rows and draws per shard."""
-    counts = (20_000, 40_000) if quick else (100_000, 1_000_000, 10_000_000, 100_000_000)
-    fitted = model(8)
+    counts = (1_960, 2_000) if quick else (100_000, 1_000_000, 10_000_000, 100_000_000)
+    dim = 2 if quick else 8
+    fitted = model(dim)
     points = []
     for count in counts:
-        shards = count // ROWS_PER_SHARD
-        points.append(measure(simulate(count, 8), fitted, shards, DRAWS_PER_SHARD * shards))
+        shards = QUICK_SHARDS if quick else count // ROWS_PER_SHARD
+        points.append(measure(simulate(count, dim), fitted, shards, DRAWS_PER_SHARD * shards))
     return points
 
 
 def over_shards(quick: bool) -> dict[int, tuple[list[Point], Point]]:
     """K at fixed N and draws, and the K that "auto" chooses."""
-    sizes, draws = ((2_000,), 500) if quick else ((100_000, 1_000_000), 10_000)
-    counts = (10,) if quick else (10, 30, 100, 300, 1_000)
-    fitted = model(10)
+    sizes, draws = ((2_000,), DRAWS_PER_SHARD * QUICK_SHARDS) if quick else ((100_000, 1_000_000), 10_000)
+    counts = (QUICK_SHARDS,) if quick else (10, 30, 100, 300, 1_000)
+    dim = 2 if quick else 10
+    fitted = model(dim)
     found = {}
     for size in sizes:
-        data = simulate(size, 10)
+        data = simulate(size, dim)
         points = [measure(data, fitted, shards, draws) for shards in counts]
         found[size] = (points, measure(data, fitted, "auto", draws))
     return found
@@ -105,9 +108,11 @@ def over_shards(quick: bool) -> dict[int, tuple[list[Point], Point]]:
 
 def over_parameters(quick: bool) -> list[Point]:
     """d at fixed N, K and draws."""
-    dims = (2, 5) if quick else (2, 5, 10, 20, 50, 100, 200)
-    size = 2_000 if quick else 200_000
-    return [measure(simulate(size, dim), model(dim), 20, 2_000) for dim in dims]
+    dims = (2, 3) if quick else (2, 5, 10, 20, 50, 100, 200)
+    size, shards, draws = (
+        (2_000, QUICK_SHARDS, DRAWS_PER_SHARD * QUICK_SHARDS) if quick else (200_000, 20, 2_000)
+    )
+    return [measure(simulate(size, dim), model(dim), shards, draws) for dim in dims]
 
 
 COLUMNS = ("rows", "shards", "parameters", "draws", "kept rows", "seconds", "passes", "ns a row and pass")

@@ -1,10 +1,15 @@
 """The benchmarks run, in their quick modes: a table that nobody can make again is worth nothing."""
 
+import io
 import os
 import runpy
+import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +48,24 @@ def written() -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in (ROOT / "docs" / "benchmarks").iterdir()}
 
 
+def run_here(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` of a benchmark's script, in this process, which has loaded and compiled most of what it needs."""
+    if command[0] != sys.executable:
+        return START(command, **options)
+    double = "JAX_ENABLE_X64" in options.get("env", {})
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(io.StringIO()) as shown,
+        jax.enable_x64(double),
+    ):
+        patch.setattr(sys, "argv", command[1:])
+        result = runpy.run_path(command[1])["main"]()
+    return subprocess.CompletedProcess(command, int(result or 0), shown.getvalue(), "")
+
+
+START = subprocess.run
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_benchmark_runs_and_writes_nothing(name, tmp_path, monkeypatch, capsys):
@@ -53,6 +76,7 @@ def test_a_benchmark_runs_and_writes_nothing(name, tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(scripts)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(scripts)]))
+    monkeypatch.setattr(subprocess, "run", run_here)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick", *QUICK[name]])
     before = written()
     script = runpy.run_path(str(scripts / f"{name}.py"))

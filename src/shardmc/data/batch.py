@@ -18,7 +18,6 @@ from shardmc.data.device_order import RowOrder
 from shardmc.errors import OptionError
 from shardmc.types import Rows
 
-
 Small = np.ndarray | jax.Array
 """On the host, and in a program on the device."""
 

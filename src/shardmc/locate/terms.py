@@ -43,7 +43,8 @@ class SubposteriorTerms:
         self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         # With all directions at once, arrays of rows by parameters would pass through memory many times.
-        one_by_one = isinstance(rows, GroupedRows) and (rows.matched or len(u) > _MANY)
+        alone = points_together(rows, 2) == 1  # as one point is
+        one_by_one = alone or (isinstance(rows, GroupedRows) and (rows.matched or len(u) > _MANY))
         return expanded(Target(self.model, rows, weights, frame).log_density, u, one_by_one=one_by_one)
 
 

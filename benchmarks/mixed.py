@@ -174,8 +174,9 @@ def report(results: list[dict], cases: dict[str, Case], part: float) -> str:
         text += "".join(f"\n{line}\n" for line in missing)
         if OURS in runs:
             facts = runs[OURS]["facts"]
+            nodes = f"and {facts['nodes']} nodes " if facts.get("nodes") else ""
             text += (
-                f"\nshardmc used {facts['shards']} shards in {facts['precision']} precision; acceptance "
+                f"\nshardmc used {facts['shards']} shards {nodes}in {facts['precision']} precision; acceptance "
                 f'{facts["acceptance"]:.2f}; the certificate says "{facts["verdict"]}". Seconds of the stages, '
                 f"compiled: {', '.join(f'{stage} {s:g}' for stage, s in facts['stages'].items())}.\n"
             )
@@ -189,8 +190,8 @@ process with everything imported, so it includes compilation; *compiled* is the 
 certificate. *CPU seconds* are those of all cores in the second call, or in the only one. For R and GPBoost only the
 fit is timed, with default options. They give an estimate, not a posterior.
 
-"One shard" is shardmc with all groups in one shard, so without the error of splitting. It chooses the number of
-quadrature nodes by the same rule. Errors are differences from its posterior mean, in posterior sds: of the posterior
+"One shard" is shardmc with all groups in one shard, so without the error of splitting, and with twice the quadrature
+nodes that shardmc would choose. Errors are differences from its posterior mean, in posterior sds: of the posterior
 means, or of the estimates. The tables show the largest among the sds and correlations of the groups. `sd, ratio` is the
 posterior sd over that of "one shard". An error reaches its aim if it is within the limit plus two Monte Carlo standard
 errors.

@@ -12,7 +12,8 @@ from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.model.precision import double_precision
 from shardmc.pipeline.fitting import as_front_end
-from shardmc.pipeline.grouping import Nodes, recentered
+from shardmc.pipeline.grouping import recentered
+from shardmc.pipeline.nodes import Nodes
 from shardmc.pipeline.stage import Job
 from shardmc.sample import Auto
 
@@ -27,7 +28,7 @@ def log_likelihoods() -> Callable[..., np.ndarray]:
             blocks: Any = source.split(Partition(1), 0)
             theta = np.asarray(bound.unconstrain(params))
             job = Job(bound, blocks, Local(), 0, Recenter(), Auto())
-            blocks = recentered(job, blocks, theta, Nodes(1, 1))
+            blocks = recentered(job, blocks, theta, Nodes.at(job.model, 1, 1))
             _, batch = next(iter(blocks.batches([0], 1)))
             found = np.asarray(jax.jit(bound.log_likelihood)(theta, batch.take(0)[0]))
         ordered = np.empty(len(blocks.layout.order))

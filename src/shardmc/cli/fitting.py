@@ -110,6 +110,12 @@ PrecisionName = Annotated[
     str,
     typer.Option(help="auto, single or double: auto measures whether rounding in single precision matters."),
 ]
+NodesNumber = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes", help="Nodes of quadrature for each effect of groups. By default chosen by measuring."
+    ),
+]
 CertifyDraws = Annotated[
     int,
     typer.Option(
@@ -176,6 +182,7 @@ def fit(
     drop_collinear: DropCollinear = False,
     polish: Polish = False,
     precision: PrecisionName = "auto",
+    nodes: NodesNumber = None,
     certify_draws: CertifyDraws = 100,
     certify_rows: CertifyRows = None,
     certify_mean: CertifyMean = 0.1,
@@ -229,6 +236,7 @@ def fit(
         certify=True if certify_rows is None and certify == Certify() else certify,
         polish=polish,
         precision=precision,
+        nodes="auto" if nodes is None else nodes,
         run_dir=out,
         overwrite=force,
         progress=printing.progress,

@@ -31,7 +31,8 @@ from shardmc.formulas.linear_model import build_model
 from shardmc.formulas.mixed import needs_whole_groups
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
-from shardmc.pipeline.grouping import Nodes, recentered
+from shardmc.pipeline.grouping import recentered
+from shardmc.pipeline.nodes import Nodes
 from shardmc.pipeline.stage import Job
 from shardmc.posterior import Posterior
 from shardmc.posterior.elpd import Loo
@@ -48,7 +49,7 @@ from shardmc.programs.compiled import jit
 from shardmc.sample import Auto
 from shardmc.types import Data
 
-_NODES = Nodes(4, 4)  # 13 nodes for one effect
+_PLACE = 4  # in the ladder of rules: 13 nodes for one effect
 _AT_ONCE = 1 << 18  # rows of a shard, where all groups are evaluated once
 
 
@@ -191,7 +192,7 @@ class _Groups:
         whole = needs_whole_groups(self.design)
         blocks = GroupedSource(rows, UNIT, self.counts, whole=whole).split(Partition(shards), 0)
         job = Job(self.model, blocks, Local(), 0, Recenter(), Auto())
-        return recentered(job, blocks, theta, _NODES)
+        return recentered(job, blocks, theta, Nodes.at(self.model, _PLACE, _PLACE))
 
 
 def _over(program: Any, theta: np.ndarray, rows: Any, cells: int) -> np.ndarray:

@@ -26,6 +26,7 @@ from shardmc.model.pymc import call_to_write, is_pymc_model
 from shardmc.pipeline.checking import CheckDraws, Polish
 from shardmc.pipeline.driver import Driver, Folder
 from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
+from shardmc.pipeline.nodes import asked_nodes, refuse_nodes
 from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.shard_count import number_of_shards, small_shards
 from shardmc.pipeline.stage import Job
@@ -96,6 +97,7 @@ def fit(
     certify: Certify | bool = True,
     polish: bool = False,
     precision: str = "auto",
+    nodes: int | str = "auto",
     run_dir: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     progress: Progress | bool | None = None,
@@ -143,6 +145,10 @@ def fit(
         "single", "double" or "auto". "auto" measures how far rounding in single precision would move the posterior, and
         computes in double precision if that matters. `posterior.plan.precision` and `posterior.plan.precision_reason`
         say which was used and why. JAX's configuration does not change, and rows stay float32 in memory.
+    nodes
+        For effects of groups that are integrated out by quadrature: the number of nodes in the direction of each
+        effect. "auto" measures how many are needed, and may correct fewer ones at the mode; `posterior.plan.nodes` says
+        how many were used. One node is Laplace's approximation.
     run_dir
         A folder for finished shards. The same call with the same folder resumes an interrupted run.
     overwrite
@@ -174,7 +180,7 @@ def fit(
     _check_scaling(combiner, sampler)
     front_end = as_front_end(model, effects=True)
     draws, seed = int(draws), int(seed)  # files cannot hold NumPy's numbers
-    precision = asked_precision(precision)
+    precision, asked_for = asked_precision(precision), asked_nodes(nodes)
     asked = {
         "draws": draws,
         "seed": seed,
@@ -186,6 +192,7 @@ def fit(
         "combiner": _in_words(combiner),
         "scaling": combiner.scaling,
         "precision": precision,
+        "nodes": asked_for,
     }
     with Folder(run_dir, overwrite) as folder:
         driver = Driver(folder, progress)
@@ -194,6 +201,7 @@ def fit(
             given = {"shards": int(shards)} if isinstance(shards, int | np.integer) else {}
             folder.expect(source, {**asked, **given})
             rows, bound = driver.timed("read", front_end.open, source, seed)
+            refuse_nodes(asked_for, bound)
             counted = read_weights(rows, weights)
             count = number_of_shards(shards, rows, bound.dim, draws)
             small = small_shards(count, rows, bound.dim)
@@ -220,6 +228,7 @@ def fit(
             sampler=sampler,
             draws_per_shard=_draws_per_shard(combiner, draws, blocks.shares),
             precision=precision,
+            nodes=asked_for,
             keep=keep if count > 1 else None,
             certify=certified,
             polish=polish,
@@ -230,6 +239,9 @@ def fit(
         plan = replace(
             plan, draws_per_shard=job.draws_per_shard, kept_rows=state.shards.num_kept, polish=polish
         )
+        if state.nodes is not None and state.nodes.few:
+            by = state.nodes.finer if state.nodes.few < state.nodes.enough else None
+            plan = replace(plan, nodes=state.nodes.few, nodes_of_correction=by)
         posterior = front_end.finish(driver.posterior(job, state, plan))
         posterior = replace(
             posterior,

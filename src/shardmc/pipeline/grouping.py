@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from shardmc.mixed import (
     product_rule,
 )
 from shardmc.model import Model
+from shardmc.pipeline.nodes import LADDER, Nodes
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
 from shardmc.posterior.groups import GroupMoments
 from shardmc.types import Frame, Mode
@@ -38,8 +39,6 @@ _LONGEST = 1.0
 """The longest step by scores, in the model's coordinates."""
 _CLOSE = DECREMENT / 4
 """How near to the mode gradients alone lead, before the curvature of all groups is computed there."""
-_LADDER = {1: (3, 5, 7, 9, 13, 19, 27, 39), 2: (3, 5, 7, 9, 13, 17), 3: (3, 5, 7, 9)}
-"""Nodes in each direction that are tried, by the number of effects of a group."""
 _FIRST = 1
 """The place in the ladder with which the search for the mode starts."""
 _PINNED = 0.05
@@ -56,16 +55,6 @@ _USUAL = 3
 """The place in the ladder up to which rules share one compiled program for their scores."""
 
 
-class Nodes(NamedTuple):
-    """Places in the ladder of rules: of the one that a sampler uses, and of the fewest nodes that are enough alone.
-
-    If the first is lower, it is corrected at the mode by the rule after the second.
-    """
-
-    few: int
-    enough: int
-
-
 @final
 class LocateGroups(Stage):
     """Find the mode of all rows, each group's centre there, the number of nodes and the precision."""
@@ -77,7 +66,7 @@ class LocateGroups(Stage):
         assert isinstance(blocks, GroupedBlocks)
         search = _Search(job, blocks)
         search.start()
-        nodes = search.choose_nodes()
+        nodes = search.choose_nodes() if job.nodes is None else Nodes.given(job.nodes)
         search.use_nodes(nodes)
         search.finish()
         choice = choose_precision(job.precision, job.model, search.blocks, job.engine, search.mode.frame)
@@ -119,9 +108,7 @@ def _likelihood(model: Model) -> GroupLikelihood:
 
 
 def _with_rule(blocks: GroupedBlocks, size: int, nodes: Nodes) -> GroupedBlocks:
-    ladder = _LADDER[size]
-    few, enough = (min(place, len(ladder) - 2) for place in nodes)
-    return replace(blocks, rule=product_rule(ladder[few], size), finer=product_rule(ladder[enough + 1], size))
+    return replace(blocks, rule=product_rule(nodes.few, size), finer=product_rule(nodes.finer, size))
 
 
 def _blank(model: Model, blocks: GroupedBlocks, nodes: Nodes) -> GroupedBlocks:
@@ -155,7 +142,7 @@ class _Search:
     def __init__(self, job: Job, blocks: GroupedBlocks) -> None:
         self.model, self.engine = job.model, job.engine
         self.likelihood = _likelihood(job.model)
-        self.nodes = Nodes(_FIRST, _FIRST)
+        self.nodes = Nodes.at(job.model, _FIRST, _FIRST)
         self.blocks = _blank(job.model, blocks, self.nodes)
         self.frame = Frame(np.asarray(job.model.initial, np.float64), np.eye(job.model.dim))
         self.passes = 0.0
@@ -280,9 +267,9 @@ class _Search:
         some shards, scaled to all rows, near the mode that these shards have.
         """
         if not isinstance(self.likelihood.local, LocalEffects):
-            return Nodes(0, 0)
+            return self.nodes
         self._center(self._some())
-        last = len(_LADDER[self.likelihood.local.size]) - 1
+        last = len(LADDER[self.likelihood.local.size]) - 1
         scores = [self._scores(0), self._scores(1)]
         while self._moved((scores[-1] - scores[-2])[:1]) >= SCORE_ERROR and len(scores) <= last:
             scores.append(self._scores(len(scores)))
@@ -290,14 +277,14 @@ class _Search:
         for few in range(enough):
             error = scores[few] - scores[-1]
             if self._moved(error[1:] - error[0]) < CURVATURE_ERROR:
-                return Nodes(few, enough)
-        return Nodes(enough, enough)
+                return Nodes.at(self.model, few, enough)
+        return Nodes.at(self.model, enough, enough)
 
     def _scores(self, place: int) -> np.ndarray:
         """Scores (point, dim) by a rule of the ladder: at the mode, and at some draws of a normal approximation."""
         assert self.likelihood.local is not None
         size, some = self.likelihood.local.size, self._some()
-        ladder = _LADDER[size]
+        ladder = LADDER[size]
         # Padded, so that one compiled program serves the usual rules.
         longest = ladder[_USUAL if place <= _USUAL < len(ladder) else -1] ** size
         rule = np.zeros((longest, size + 1))

@@ -15,6 +15,7 @@ from shardmc.data import Blocks
 from shardmc.engine import Engine, ProgramCall
 from shardmc.locate import Choice
 from shardmc.model import Model
+from shardmc.pipeline.nodes import Nodes
 from shardmc.posterior import ShardTable
 from shardmc.posterior.groups import GroupMoments
 from shardmc.sample import Auto, Sampled, Sampler, ShardChains
@@ -35,6 +36,8 @@ class Job:
     sampler: Sampler | Auto
     draws_per_shard: int = 0
     precision: str = "auto"
+    nodes: int | None = None
+    """Nodes by which effects of groups are integrated out; None to choose them."""
     keep: float | None = None
     """A row is kept in every shard if its leverage exceeds this times the largest share; None keeps none."""
     certify: Certify | None = None
@@ -74,8 +77,8 @@ class State:
     """The same partition, with the rows that every shard keeps."""
     precision: Choice | None = None
     mode: Mode | None = None
-    nodes: tuple[int, int] | None = None
-    """How finely effects of groups are integrated out: places in the ladder of rules (see `Nodes`)."""
+    nodes: Nodes | None = None
+    """How finely effects of groups are integrated out."""
     kept: Sequence[np.ndarray] | None = None
     """Positions of the kept rows within each shard; None before they are chosen."""
     located: Located | None = None

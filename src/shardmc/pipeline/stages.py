@@ -21,7 +21,8 @@ from shardmc.locate import (
     newton_steps,
 )
 from shardmc.model import Model
-from shardmc.pipeline.grouping import Nodes, recentered
+from shardmc.pipeline.grouping import recentered
+from shardmc.pipeline.nodes import Nodes
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.sample import Sampled, sample, sample_call
 from shardmc.seeds import Purpose, generator
@@ -131,14 +132,16 @@ class LocateShards(Stage):
         )
         kept = np.split(arrays["kept_positions"], np.cumsum(arrays["kept_counts"])[:-1])
         precision = Choice.from_array(arrays["precision"], job.precision)
-        blocks = state.blocks
+        blocks, nodes = state.blocks, None
         if isinstance(blocks, GroupedBlocks):
+            nodes = Nodes(*map(int, arrays["nodes"]))
             with precision.applied():
-                blocks = recentered(job, blocks, located.mode.theta, Nodes(*map(int, arrays["nodes"])))
+                blocks = recentered(job, blocks, located.mode.theta, nodes)
         return state.after(
             self,
             precision=precision,
             mode=located.mode,
+            nodes=nodes,
             kept=kept,
             blocks=blocks,
             shards=blocks.keep(kept),

@@ -62,6 +62,10 @@ class Plan(_Record):
     """Noise of a shard's log density in single precision, where it was measured."""
     noise_gradient: float | None = None
     """The shift of the mode, in posterior sd, that rounding in single precision causes, where it was measured."""
+    nodes: int | None = None
+    """Nodes in the direction of each effect, where effects of groups are integrated out by quadrature."""
+    nodes_of_correction: int | None = None
+    """Those of the rule that corrects it at the mode; None if it is enough alone."""
     content: str | None = None
     """A fingerprint of what the other entries do not show: weights, strata, functions of the sampler."""
     appended_rows: int | None = None

@@ -244,6 +244,8 @@ _LABELS = {
     "method": "method",
     "precision": "precision",
     "precision_reason": "why this precision",
+    "nodes": "nodes of quadrature",
+    "nodes_of_correction": "nodes that correct them at the mode",
     "appended_rows": "appended rows",
     "seed": "seed",
 }
@@ -306,6 +308,8 @@ def call(plan: Plan, regression: Regression | None = None, adjusted: Adjusted | 
         arguments.append("polish=True")
     if (plan.precision_reason or "").startswith("precision="):  # asked for, not measured
         arguments.append(f"precision={plan.precision!r}")
+    if plan.nodes is not None and plan.nodes_of_correction is None:
+        arguments.append(f"nodes={plan.nodes}")
     of_survey = adjusted is not None and adjusted.survey
     rowwise = {"stratify": plan.stratified, "survey_weights" if of_survey else "weights": plan.weighted}
     arguments += [f"{name}=..." for name, is_set in rowwise.items() if is_set]

@@ -228,7 +228,11 @@ def cross_fit(
     everywhere = np.empty(draws.shape)
     for start in range(0, len(draws), _BLOCK):
         block = slice(start, start + _BLOCK)
-        everywhere[block] = center + (1 + draws[block] @ points.T / scale) ** 2 @ weights
+        inner = draws[block] @ points.T
+        inner /= scale  # in place: memory for each step would take longer than the steps
+        inner += 1
+        np.square(inner, out=inner)
+        everywhere[block] = center + inner @ weights
     return everywhere, held_out
 
 

@@ -10,6 +10,7 @@ from typing import final
 
 import numpy as np
 
+from shardmc.data.parallel import in_parts
 from shardmc.errors import DataError, OptionError
 
 _TABLE = 1024  # up to this many rows the permutation is a table, uniform over all permutations
@@ -222,10 +223,14 @@ class Assignment:
     def _in_stratum(self, stratum: int, count: int) -> np.ndarray:
         start = self._seen[stratum]
         self._seen[stratum] += count
-        rows = np.arange(start, start + count)
-        shuffle = self.shuffles[stratum]
-        positions = rows if shuffle is None else shuffle(rows)
-        return _stretch_of(positions, self.ends[stratum])
+        shuffle, shards = self.shuffles[stratum], np.empty(count, dtype=np.int32)
+
+        def assign(part: slice) -> None:
+            rows = np.arange(start + part.start, start + part.stop)
+            shards[part] = _stretch_of(rows if shuffle is None else shuffle(rows), self.ends[stratum])
+
+        in_parts(assign, count, count)
+        return shards
 
 
 def _stretch_of(positions: np.ndarray, ends: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 from shardmc.data.assignment import Assignment, Strata, find_strata, shard_sizes, shard_starts
 from shardmc.data.batch import flat_length
 from shardmc.data.columns import Column, ColumnCheck, InternalKey, float_type, raise_unusable
+from shardmc.data.parallel import in_parts
 from shardmc.data.source import Partition
 from shardmc.errors import DataError, OptionError, unknown
 
@@ -75,9 +76,14 @@ class MemorySink(Sink):
             column[places] = entries[placement.order]
             return
         entries = np.ascontiguousarray(entries)  # or else `take` would copy all of them for every shard
-        for shard in np.flatnonzero(placement.counts):
-            members, place = placement.of(int(shard))
-            np.take(entries, members, axis=0, out=column[place : place + len(members)], mode="clip")
+        shards = np.flatnonzero(placement.counts)
+
+        def copy(part: slice) -> None:
+            for shard in shards[part]:
+                members, place = placement.of(int(shard))
+                np.take(entries, members, axis=0, out=column[place : place + len(members)], mode="clip")
+
+        in_parts(copy, len(shards), entries.size)
 
     def on_device(self) -> list[jax.Array]:
         """The columns as JAX arrays. Each host copy is freed as soon as the device has its own."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 
@@ -23,8 +23,10 @@ from shardmc.posterior import Plan, Posterior
 from shardmc.programs.compiled import refuse_after_fork
 from shardmc.sample import ShardChains
 from shardmc.store.records import Manifest, package_versions
-from shardmc.store.run import Run
 from shardmc.types import Progress
+
+if TYPE_CHECKING:
+    from shardmc.store.run import Run
 
 
 class Folder:
@@ -34,8 +36,12 @@ class Folder:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, overwrite: bool = False) -> None:
-        self._run = None if path is None else Run(path)
+        self._run: Run | None = None
         self._overwrite = overwrite
+        if path is not None:
+            from shardmc.store.run import Run  # imported here because most fits need no folder, nor its lock
+
+            self._run = Run(path)
 
     def __enter__(self) -> Self:
         return self

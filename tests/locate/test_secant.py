@@ -12,7 +12,7 @@ import shardmc
 from shardmc.data import Partition, as_source
 from shardmc.locate import SampledGradients, gradients, locate, locate_shards
 from shardmc.locate.ascent import Quadratic
-from shardmc.locate.secant import SecantSteps
+from shardmc.locate.secant import SecantSteps, curvatures_from_scores
 from shardmc.locate.terms import Evaluator
 
 ENGINE = shardmc.Local(workers=1)
@@ -52,6 +52,21 @@ def test_curvatures_of_shards_are_those_at_their_own_modes(fitted):
     basis = mode.frame.basis
     gaps = basis.T @ (secant.shard_curvatures - newton.shard_curvatures) @ basis
     assert np.abs(np.linalg.eigvalsh(gaps)).max() < 0.03
+
+
+def test_curvatures_from_scores_allow_for_a_wrong_model():
+    """Rows with twice the sd of the model: products of scores sum to four times the curvature."""
+    y = 2 * np.random.default_rng(1).normal(size=16_000).astype(np.float32)
+    model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+    blocks = as_source(y).split(Partition(4), seed=0)
+    mode = locate(model, blocks, ENGINE, shard_curvatures=True)
+    exact = locate_shards(model, blocks, replace(mode, shard_curvatures=None), ENGINE)
+    u = (exact.shard_modes - mode.theta) / mode.frame.basis[0]
+    raw = Evaluator(model, blocks, ENGINE).from_scores(mode.frame).curvature
+    assert raw[0, 0] == pytest.approx(4.0, abs=0.3)
+    found = curvatures_from_scores(model, blocks, mode.frame, u, ENGINE)
+    assert np.abs(found - 1).max() < 0.15
+    assert np.abs(locate_shards(model, blocks, mode, ENGINE).shard_curvatures / 16_000 - 1).max() < 0.15
 
 
 def test_secant_steps_learn_the_curvature_where_they_went():

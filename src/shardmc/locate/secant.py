@@ -1,4 +1,4 @@
-"""Close to the modes of shards by gradients alone: quasi-Newton steps from curvatures at the mode of all rows."""
+"""Modes of shards from gradients alone: quasi-Newton steps from curvatures at the mode of all rows, then scores."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks
-from shardmc.engine import Engine
-from shardmc.locate.terms import SubposteriorGradient
+from shardmc.engine import Engine, in_order
+from shardmc.locate.ascent import DECREMENT
+from shardmc.locate.terms import SubposteriorGradient, SubposteriorScores
 from shardmc.model import Density
 from shardmc.target import DeviceFrame
 from shardmc.types import Frame
@@ -17,8 +18,8 @@ from shardmc.types import Frame
 _ROUNDS = 30
 _LONGEST = 3.0
 """The longest step, in posterior standard deviations of all rows, before anything is known of a shard's own scale."""
-_CLOSE = 0.1
-"""A search ends when its next step is shorter than this, in the shard's standard deviations."""
+_FEWEST, _PER_PARAMETER = 2_000, 50
+"""Groups that a shard needs, in all and per parameter, so that products of their scores show its curvature."""
 
 
 @final
@@ -29,6 +30,8 @@ class SecantSteps:
         self.curvature = curvature.copy()  # (dim, dim) in the frame's coordinates
         self.u = np.zeros(len(curvature))
         self.decrement = np.inf
+        self.is_measured = False
+        """Whether the curvature was computed at the mode. What the steps learn of it is not enough to sample with."""
         self._last: tuple[np.ndarray, np.ndarray] | None = None
 
     def advance(self, gradient: np.ndarray) -> bool:
@@ -44,7 +47,11 @@ class SecantSteps:
         length = float(np.linalg.norm(step))
         longest = _LONGEST * np.sqrt(len(step))
         self.u = self.u + step * min(1.0, longest / max(length, 1e-300))
-        return self.decrement >= _CLOSE
+        return not self.arrived
+
+    @property
+    def arrived(self) -> bool:
+        return self.decrement < DECREMENT
 
     def _correct(self, step: np.ndarray, change: np.ndarray) -> None:
         along = self.curvature @ step
@@ -58,6 +65,8 @@ def secant_modes(
     model: Density, blocks: Blocks, frame: Frame, curvatures: np.ndarray, engine: Engine
 ) -> tuple[dict[int, SecantSteps], float]:
     """The searches of the shards with a definite curvature, and the passes over all rows.
+
+    In large shards the curvature at the end is that of products of scores.
 
     `curvatures` (shard, dim, dim) are those at the frame's centre, in the user's coordinates.
     """
@@ -76,4 +85,32 @@ def secant_modes(
         searching = sorted(
             shard for shard, slope in results if searches[shard].advance(np.asarray(slope, np.float64))
         )
+    arrived = [shard for shard, search in searches.items() if search.arrived]
+    if arrived and blocks.sizes.min() >= max(_FEWEST, _PER_PARAMETER * frame.dim):
+        at = np.stack([searches[i].u if i in arrived else np.zeros(frame.dim) for i in range(len(inner))])
+        for shard, curvature in enumerate(curvatures_from_scores(model, blocks, frame, at, engine)):
+            if shard in arrived:
+                searches[shard].curvature, searches[shard].is_measured = curvature, True
+        passes += 2.0
     return searches, passes
+
+
+def curvatures_from_scores(
+    model: Density, blocks: Blocks, frame: Frame, u: np.ndarray, engine: Engine
+) -> np.ndarray:
+    """Curvatures (shard, dim, dim) of the shards at points u (shard, dim) of a frame, from first derivatives only.
+
+    Products of scores sum to about the curvature, up to chance and to what is wrong with the model. The latter is the
+    same for all shards: it is measured where the curvature of all rows is known, at the frame's centre, where it is 1.
+    """
+    device, real = DeviceFrame.of(frame), jnp.result_type(float)
+
+    def products(at: np.ndarray) -> np.ndarray:
+        results = engine.map(SubposteriorScores(model), blocks, at.astype(real), device)
+        found = [np.asarray(terms[1], np.float64) for _, terms in in_order(results, range(len(at)))]
+        return np.stack(found)
+
+    of_all = np.tensordot(blocks.shares, products(np.zeros_like(u)), axes=1)
+    values, vectors = np.linalg.eigh((of_all + of_all.T) / 2)
+    scale = vectors / np.sqrt(values) @ vectors.T
+    return scale @ products(u) @ scale

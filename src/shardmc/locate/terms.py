@@ -59,17 +59,6 @@ class SubposteriorSlope:
 
 
 @dataclass(frozen=True)
-class SubposteriorGradient:
-    """Program: the gradient of a shard's rescaled log subposterior at a point u of a frame."""
-
-    model: Density
-    density_only: ClassVar = True
-
-    def __call__(self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame) -> jax.Array:
-        return jax.grad(Target(self.model, rows, weights, frame).log_density)(u)
-
-
-@dataclass(frozen=True)
 class SubposteriorScores:
     """Program: gradient of a shard's rescaled log subposterior at a point u of a frame, and its rows' scores squared.
 

@@ -1,6 +1,6 @@
 """Many effects in many groups: 100,000 groups with an intercept and 20 independent slopes, ten binary rows each.
 
-    python benchmarks/poverty.py [--quick] [--groups 100000] [--draws 2000]
+    python benchmarks/poverty.py [--quick] [--groups 100000] [--draws 3000]
 
 The size of a public problem on which NUTS took 272 s on a large GPU for an effective sample size of 2. Prints and
 writes docs/benchmarks/poverty.md; with --quick or fewer groups it writes nothing.
@@ -20,7 +20,7 @@ import shardmc
 
 ROWS = 10
 GROUPS = 100_000
-SECONDS, ESS = 272.0, 400.0
+SECONDS, CORES, ESS = 272.0, 2, 400.0
 
 
 def simulated(groups: int, slopes: int) -> tuple[pd.DataFrame, dict[str, float]]:
@@ -53,23 +53,24 @@ def fit(data: pd.DataFrame, draws: int) -> tuple[shardmc.Posterior, float, float
     return posterior, time.perf_counter() - wall, time.process_time() - cpu
 
 
+def _mean_and_smallest(values: np.ndarray) -> str:
+    return f"{values.mean():.2f}, {values.min():.2f}"
+
+
 def report(groups: int, slopes: int, draws: int) -> str:
     data, truth = simulated(groups, slopes)
-    _, cold, cold_cpu = fit(data, draws)
-    posterior, compiled, cpu = fit(data, draws)
+    posterior, seconds, cpu = fit(data, draws)
     summary = posterior.summary().loc[list(truth)]
     errors = (summary["mean"] - pd.Series(truth)) / summary["sd"]
     sds = [name for name in truth if name.startswith("sd_")]
     ess = float(summary["ess"].min())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     rows = [
-        ["seconds, cold", cold, f"below {SECONDS:g}"],
-        ["CPU seconds, cold", cold_cpu, ""],
-        ["seconds, compiled", compiled, f"below {SECONDS:g}"],
-        ["CPU seconds, compiled", cpu, ""],
+        ["CPU seconds, cold", cpu, f"below {CORES * SECONDS:g}"],
+        ["seconds", seconds, f"below {SECONDS:g}, if the cores do nothing else"],
         ["smallest effective number of draws", ess, f"at least {ESS:g}"],
         ["shards", len(posterior.shards.share), ""],
-        ["acceptance, mean", float(np.mean(posterior.shards.acceptance)), ""],
+        ["acceptance, mean and smallest", _mean_and_smallest(posterior.shards.acceptance), ""],
         ["largest error of a mean, in posterior sds", float(errors.drop(sds).abs().max()), ""],
         ["largest error of an sd, in posterior sds", float(errors[sds].abs().max()), ""],
         ["mean error of the sds, in posterior sds", float(errors[sds].mean()), "0 without bias"],
@@ -85,7 +86,7 @@ def report(groups: int, slopes: int, draws: int) -> str:
     stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in posterior.seconds.items())
     certificate = posterior.certificate
     sentence = "" if certificate is None else f" The certificate: {certificate.sentence}"
-    return text + f"\nSeconds of the stages, compiled: {stages}.{sentence}\n"
+    return text + f"\nSeconds of the stages: {stages}.{sentence}\n"
 
 
 def main() -> None:
@@ -93,7 +94,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few groups and effects; writes nothing")
     parser.add_argument("--groups", type=int, default=GROUPS)
     parser.add_argument("--slopes", type=int, default=20)
-    parser.add_argument("--draws", type=int, default=2_000)
+    parser.add_argument("--draws", type=int, default=3_000)
     given = parser.parse_args()
     if given.quick:
         given.groups, given.slopes, given.draws = 40, 3, 50

@@ -12,7 +12,7 @@ import numpy as np
 from shardmc.data.batch import Blocks
 from shardmc.engine import Engine
 from shardmc.locate.ascent import DECREMENT, arrives, left_after
-from shardmc.locate.secant import secant_modes
+from shardmc.locate.scoring import ScoreSteps, modes_by_scores, shows_curvature
 from shardmc.locate.terms import SubposteriorTerms
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
@@ -122,14 +122,16 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
     if mode.shard_starts is not None and mode.shard_starts.shape == guesses.shape:
         guesses = np.nan_to_num((mode.shard_starts - frame.center) @ inverse.T, posinf=0.0, neginf=0.0)
     device, real = DeviceFrame.of(frame), jnp.result_type(float)
+    near: list[ScoreSteps] = []
     passes = 0.0
-    if mode.shard_curvatures is not None and len(mode.shard_curvatures) == count:
-        # What these steps learn of the curvature is not enough: it scales the proposals and the moved draws.
-        near, passes = secant_modes(model, blocks, frame, mode.shard_curvatures, engine)
-        guesses[:] = 0.0
-        for shard, search in near.items():
-            guesses[shard] = search.u
+    if mode.shard_curvatures is not None:
+        near, passes = modes_by_scores(model, blocks, frame, engine)
+        guesses = np.stack([search.u for search in near])
     found = _Steps(guesses)
+    for shard, search in enumerate(near if shows_curvature(blocks, model.dim) else ()):
+        if search.arrived:
+            found.curvatures[shard], found.decrements[shard] = search.curvature, search.decrement
+            guesses[shard] = 0.0
     converging = [int(i) for i in np.flatnonzero(guesses.any(axis=1))]
     for _ in range(_ROUNDS):
         if not converging:

@@ -60,32 +60,20 @@ class SubposteriorSlope:
 
 
 @dataclass(frozen=True)
-class SubposteriorGradient:
-    """Program: the gradient of a shard's rescaled log subposterior at a point u of a frame."""
-
-    model: Density
-    density_only: ClassVar = True
-
-    def __call__(self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame) -> jax.Array:
-        return jax.grad(Target(self.model, rows, weights, frame).log_density)(u)
-
-
-@dataclass(frozen=True)
 class SubposteriorScores:
-    """Program: the gradient of a shard's rescaled log subposterior, and the sum of products of its rows' scores.
+    """Program: gradient of a shard's rescaled log subposterior at a point u of a frame, and its rows' scores squared.
 
-    Near the mode these products sum to about the curvature. They are never indefinite, and need first derivatives only.
+    Near the mode the products of scores sum to about the curvature, never indefinite, from first derivatives only.
     """
 
     model: Density
     density_only: ClassVar = True
 
     def __call__(
-        self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame
+        self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame
     ) -> tuple[jax.Array, jax.Array]:
-        origin = jnp.zeros_like(frame.center)
-        scores = row_scores(lambda u, some: self.model.log_likelihood(frame.to_theta(u), some), origin, rows)
-        of_prior = jax.grad(lambda u: self.model.log_prior(frame.to_theta(u)))(origin)
+        scores = row_scores(lambda at, some: self.model.log_likelihood(frame.to_theta(at), some), u, rows)
+        of_prior = jax.grad(lambda at: self.model.log_prior(frame.to_theta(at)))(u)
         return of_prior + scores @ weights, (scores * weights) @ scores.T
 
 
@@ -169,8 +157,9 @@ class Evaluator:
         """Terms at the centre of a frame, with the products of the rows' scores in place of the curvature."""
         wanted = range(self.blocks.num_shards) if shards is None else shards
         shares = self.blocks.shares[list(wanted)]
+        at = np.zeros((self.blocks.num_shards, frame.dim), jnp.result_type(float))
         results = self.engine.map(
-            SubposteriorScores(self.model), self.blocks, None, DeviceFrame.of(frame), shards
+            SubposteriorScores(self.model), self.blocks, at, DeviceFrame.of(frame), shards
         )
         self.passes += float(shares.sum())
         parts = [terms for _, terms in in_order(results, wanted)]

@@ -38,7 +38,7 @@ _SCORE_STEPS = 30
 _LONGEST = 1.0
 """The longest step by scores, in the model's coordinates."""
 _CLOSE = DECREMENT / 4
-"""How near to the mode gradients alone lead, before the curvature of all groups is computed there."""
+"""How near to the mode scores alone lead, before the curvature of all groups is computed there."""
 _FIRST = 1
 """The place in the ladder with which the search for the mode starts."""
 _PINNED = 0.05
@@ -179,12 +179,14 @@ class _Search:
             self._approach(some, Expansion(start, np.zeros_like(start), np.diag(held)))
             theta = self.likelihood.with_observed_sds(self.model, self.frame.center)
             self.frame = Frame(theta, self.frame.basis)
-        if isinstance(self.likelihood.local, LinearEffects):
-            self._follow_scores(few)
-        self._approach(some)
+        if not (isinstance(self.likelihood.local, LinearEffects) and self._follow_scores(few, 1.0)):
+            self._approach(some)
 
-    def _follow_scores(self, some: Sequence[int]) -> None:
-        """Come near the mode by products of scores, which take a small part of the time of second derivatives."""
+    def _follow_scores(self, some: Sequence[int] | None, close: float) -> bool:
+        """Come near the mode by products of scores, which take a small part of the time of second derivatives.
+
+        Returns whether the last step was shorter than `close`, in posterior standard deviations.
+        """
         start = self.frame
         for _ in range(_SCORE_STEPS):
             self._center(some)
@@ -192,32 +194,14 @@ class _Search:
             terms = evaluate.from_scores(self.frame, some)
             self.passes += evaluate.passes
             if not terms.finite:
-                self.frame = start
-                return
+                break
             local = Quadratic.of(terms, 1e-6, whitened=False)
-            step = self.frame.basis @ local.basis @ local.slope
-            step = step * min(1.0, _LONGEST / max(float(np.abs(step).max()), 1e-300))
-            self.frame = Frame(self.frame.center + step, self.frame.basis)
-            if local.decrement < 1.0:
-                return
-
-    def _follow_gradients(self, some: Sequence[int]) -> bool:
-        """Come very near the mode of all rows, by their gradients and the curvature of some shards."""
-        for _ in range(_ROUNDS):
-            self._center(None)
-            evaluate = Evaluator(self.model, self.blocks, self.engine)
-            step = evaluate.with_unit_curvature(self.frame).gradient
-            length = float(np.linalg.norm(step))
-            if not np.isfinite(length):
-                return False
-            if length < _CLOSE:
-                self.passes += evaluate.passes
+            frame = local.frame(self.frame)
+            length = float(np.abs(frame.basis @ local.slope).max())
+            self.frame = frame.moved(local.slope * min(1.0, _LONGEST / max(length, 1e-300)))
+            if local.decrement < close:
                 return True
-            self.frame = self.frame.moved(step)
-            if length > 1.0:  # the curvature there is another one
-                terms = evaluate(self.frame, np.zeros(self.frame.dim), some)
-                self.frame = Quadratic.of(terms, 1e-6, whitened=True).frame(self.frame)
-            self.passes += evaluate.passes
+        self.frame = start
         return False
 
     def _approach(self, some: Sequence[int] | None, added: Expansion | None = None) -> None:
@@ -239,16 +223,16 @@ class _Search:
 
     def finish(self) -> None:
         """Find the mode of all rows, with the centres that belong to it."""
-        some = self._some()
-        many = isinstance(self.likelihood.local, LinearEffects) and 4 * len(some) <= self.blocks.num_shards
-        near = many and self._follow_gradients(some)
+        linear = isinstance(self.likelihood.local, LinearEffects)
+        near = linear and self._follow_scores(None, _CLOSE)
+        several = linear and self.blocks.num_shards > 1
         for _ in range(_ROUNDS):
             self._center(None)
             self._correct()
             evaluate = Evaluator(self.model, self.blocks, self.engine)
             ascent = Ascent(evaluate, None, self.frame, near, whitened=self._whitened)
             start = Start(self.frame, True, 0.0, ascent)
-            self.mode = locate(self.model, self.blocks, self.engine, start=start, shard_curvatures=many)
+            self.mode = locate(self.model, self.blocks, self.engine, start=start, shard_curvatures=several)
             self.passes += self.mode.passes
             step = np.linalg.solve(self.mode.frame.basis, self.mode.theta - self.frame.center)
             self.frame = self.mode.frame

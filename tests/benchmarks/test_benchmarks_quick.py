@@ -49,7 +49,7 @@ def written() -> dict[Path, int]:
 
 
 def run_here(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run` of a benchmark's script, in this process, which has loaded and compiled most of what it needs."""
+    """`subprocess.run` of a benchmark's script, in this process, which has loaded most of what it needs."""
     if command[0] != sys.executable:
         return START(command, **options)
     double = "JAX_ENABLE_X64" in options.get("env", {})

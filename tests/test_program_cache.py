@@ -1,9 +1,12 @@
 """Programs that outlive their process: the next one neither traces nor compiles them, and computes the same."""
 
-import gc
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -24,17 +27,13 @@ from shardmc.programs.cache import cache_folder
 ROWS = np.random.default_rng(0).normal(size=2_000).astype(np.float32)
 
 
+PROGRAMS = (compiled_batch, precision._in_single, precision._in_double, terms._prior_gradients, _values)
+
+
 def forget():
     """Forget the programs of this process, as a new process has none."""
-    for programs in (
-        compiled_batch,
-        precision._in_single,
-        precision._in_double,
-        terms._prior_gradients,
-        _values,
-    ):
+    for programs in PROGRAMS:
         programs._programs.clear()
-    gc.collect()
 
 
 def with_cache_of_jax(used):
@@ -42,14 +41,39 @@ def with_cache_of_jax(used):
     compilation_cache.reset_cache()  # JAX decides at its first program whether it is used
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "_chosen", None)  # restored after the test
+@contextmanager
+def keeping(path: Path) -> Iterator[Path]:
+    """Like a new process that keeps its programs in a folder. Afterwards other tests find theirs again."""
+    others, chosen = [programs._programs.copy() for programs in PROGRAMS], cache._chosen
     forget()
     with_cache_of_jax(False)
-    yield shardmc.keep_programs(tmp_path / "programs")
+    yield shardmc.keep_programs(path)
     with_cache_of_jax(True)
-    forget()
+    cache._chosen = chosen
+    for programs, before in zip(PROGRAMS, others, strict=True):
+        programs._programs.clear()
+        programs._programs.update(before)
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """The draws of the usual fit, and the folder in which it kept its programs."""
+    with keeping(tmp_path_factory.mktemp("usual") / "programs") as path:
+        return fitted(), path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with keeping(tmp_path / "programs") as path:
+        yield path
+
+
+@pytest.fixture
+def filled(usual, tmp_path):
+    """A folder with the programs of the usual fit, in a process that has none of them."""
+    shutil.copytree(usual[1], tmp_path / "programs")
+    with keeping(tmp_path / "programs") as path:
+        yield path
 
 
 helper = SimpleNamespace(square=lambda x: x**2)
@@ -65,7 +89,7 @@ def model(scale=1.0, prior=1.0):
 
 def fitted(made=None, **options):
     made = model() if made is None else made
-    options = {"shards": 2, "draws": 50, "precision": "single", **options}
+    options = {"shards": 2, "draws": 50, "precision": "single", "check": False, **options}
     return shardmc.fit(made, ROWS, **options).theta
 
 
@@ -79,13 +103,14 @@ def without_folder(*args, **options):
         forget()
 
 
-def test_what_was_kept_is_not_compiled_again_and_gives_the_same_draws(folder, compilations):
-    first = fitted()
-    assert compilations
-    forget()
-    compilations.clear()
-    np.testing.assert_array_equal(fitted(), first)
+def test_what_was_kept_is_not_compiled_again_and_gives_the_same_draws(usual, filled, compilations):
+    np.testing.assert_array_equal(fitted(), usual[0])
     assert not compilations
+
+
+def test_without_what_was_kept_it_is_compiled(usual, folder, compilations):
+    np.testing.assert_array_equal(fitted(), usual[0])
+    assert compilations
 
 
 SCRIPT = """
@@ -148,24 +173,20 @@ def test_a_second_process_traces_and_compiles_nothing(tmp_path):
     ],
     ids=["constant", "prior", "option", "double"],
 )
-def test_another_fit_is_right(folder, other):
-    usual = fitted()
-    forget()
+def test_another_fit_is_right(usual, filled, other):
     found = other()
     chosen, cache._chosen = cache._chosen, None
     forget()
     np.testing.assert_array_equal(found, other())
     cache._chosen = chosen
-    assert not np.array_equal(found, usual)
+    assert not np.array_equal(found, usual[0])
 
 
-def test_another_helper_that_the_model_calls_is_right(folder, monkeypatch):
-    usual = fitted()
-    forget()
+def test_another_helper_that_the_model_calls_is_right(usual, filled, monkeypatch):
     monkeypatch.setattr(helper, "square", lambda x: 1.5 * x**2)
     found = fitted()
     np.testing.assert_array_equal(found, without_folder())
-    assert not np.array_equal(found, usual)
+    assert not np.array_equal(found, usual[0])
 
 
 def test_negative_control_a_key_without_what_the_model_computes_is_wrong(folder, monkeypatch):
@@ -240,15 +261,12 @@ def test_python_that_no_program_shows_is_not_kept():
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b[:100], lambda b: b""])
-def test_a_damaged_file_is_replaced(folder, compilations, damage):
-    first = fitted()
-    files = {file: file.read_bytes() for file in folder.glob("*.program")}
+def test_a_damaged_file_is_replaced(usual, filled, compilations, damage):
+    files = {file: file.read_bytes() for file in filled.glob("*.program")}
     assert files
     for file, whole in files.items():
         file.write_bytes(damage(whole))
-    forget()
-    compilations.clear()
-    np.testing.assert_array_equal(fitted(), first)
+    np.testing.assert_array_equal(fitted(), usual[0])
     assert compilations
     assert all(cache.read_program(file) is not None for file in files)
 

@@ -36,9 +36,9 @@ def test_ten_fits_compile_nothing_after_the_first(compilations):
         # 5 % between the least and the most rows. Slices of 2,049 to 2,304 rows share their programs.
         posterior = shardmc.fit(
             logistic(1 + seed),
-            simulated(82_000 + 455 * ((3 * seed) % 10)),
-            shards=40,
-            draws=800,
+            simulated(20_500 + 114 * ((3 * seed) % 10)),
+            shards=10,
+            draws=400,
             seed=seed,
             precision="single",
         )
@@ -68,13 +68,13 @@ def test_no_kept_rows_and_some_share_their_programs(compilations):
 
 @pytest.mark.slow
 def test_folds_of_a_cross_validation_share_their_programs(compilations):
-    rows = simulated(50_003)
-    fold = np.arange(50_003) % 5
+    rows = simulated(12_503)
+    fold = np.arange(12_503) % 5
     table = {"a": rows["x"][:, 0], "b": rows["x"][:, 1], "y": rows["y"]}
     for number in range(3):
         compilations.clear()
         train = {name: column[fold != number] for name, column in table.items()}
-        shardmc.glm("y ~ a + b", train, "bernoulli", shards=20, draws=400, precision="single")
+        shardmc.glm("y ~ a + b", train, "bernoulli", shards=5, draws=400, precision="single")
         assert bool(compilations) == (number == 0)
 
 

@@ -57,16 +57,18 @@ def test_quiet_prints_nothing_and_verbose_every_stage(rows, command):
 def test_long_names_are_whole_and_all_parameters_are_there_on_request(tmp_path, command, monkeypatch):
     rng = np.random.default_rng(0)
     levels = [f"a department with a very long name, number {k:02d}" for k in range(70)]
-    rows = pd.DataFrame({"department": np.repeat(levels, 60), "y": rng.normal(size=4_200)})
+    rows = pd.DataFrame({"department": np.repeat(levels, 20), "y": rng.normal(size=1_400)})
     rows.to_parquet(tmp_path / "rows.parquet")
     fit = (
         "fit",
         "rows.parquet",
         "y ~ department",
         "--shards",
-        "2",
+        "1",
         "--draws",
-        "200",
+        "100",
+        "--precision",
+        "single",
         "--no-report",
         "--out",
         "run",

@@ -131,8 +131,8 @@ def test_methods_of_example_3_find_the_posterior_of_rare_events():
 
 @pytest.mark.slow
 def test_methods_of_example_2_find_the_posterior():
-    rows = synthetic(10_000, (1,))
-    job = _Job("synthetic", (8,), (rows,), 1, reference=2_000, output=500, rescaled=500)
+    rows = synthetic(20_000, (1,))
+    job = _Job("synthetic", (8,), (rows,), 1, reference=4_000, output=1_000, rescaled=1_000)
     reference = _Reference.of(rows, job, 0)
     draws, newton = _methods(rows, 8, reference.mode, job, 0)
     assert newton[0] > 0.1

@@ -53,7 +53,7 @@ def _added(counts: Sequence[pd.Series]) -> pd.Series:
     import pandas as pd
 
     every = pd.concat(counts)
-    return every.groupby(level=list(range(every.index.nlevels)), sort=False).sum()
+    return pd.Series(every.groupby(level=list(range(every.index.nlevels)), sort=False).sum())
 
 
 def labels(levels: pd.Index) -> tuple[str, ...]:

@@ -68,7 +68,8 @@ def modes_by_scores(
         }
         passes += float(blocks.shares[searching].sum())
         if count == 0:
-            scale = _inverse_root(sum(blocks.shares[i] * terms[1] for i, terms in found.items()))
+            parts = [blocks.shares[shard] * products for shard, (_, products) in found.items()]
+            scale = _inverse_root(np.sum(parts, axis=0))
         searching = [
             shard
             for shard, (slope, products) in found.items()

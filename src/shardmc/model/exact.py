@@ -71,7 +71,8 @@ def _rules(program: Jaxpr) -> Iterator[Any]:
 def _known_rule(rule: Any) -> str | None:
     """Name of a derivative that JAX has for a function of its own, or that of a product; None for others'.
 
-    The version of JAX and the files of this package say what these are. Tracing them takes long.
+    The version of JAX and the files of this package say what these are. Tracing them takes long. The name and the file
+    are those that JAX reports, so a function that claims to be one of JAX's, by `functools.wraps`, is believed.
     """
     name, _, where = str(getattr(getattr(rule, "debug_info", None), "func_src_info", "")).partition(" at ")
     file = where.rpartition(":")[0]

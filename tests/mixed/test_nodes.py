@@ -51,6 +51,7 @@ def with_nodes(table, nodes, **options):
     return shardmc.glm("y ~ 1 + (1 | g)", table, "bernoulli", nodes=nodes, **options)
 
 
+@pytest.mark.slow
 def test_the_number_of_nodes_is_used_and_shown(pairs, tmp_path, monkeypatch) -> None:
     used = []
     use = grouping._Search.use_nodes

@@ -84,10 +84,16 @@ def compilations() -> Iterator[list[str]]:
 def _many_models() -> None:
     """Keep the programs of more models than a user alternates between: tests do, and share many of them."""
     from shardmc.engine.local import compiled_batch
-    from shardmc.locate import precision, terms
+    from shardmc.locate import gradient_sums, precision
     from shardmc.model.validate import _values
 
-    for kept in (compiled_batch, precision._in_single, precision._in_double, terms._prior_gradients, _values):
+    for kept in (
+        compiled_batch,
+        precision._in_single,
+        precision._in_double,
+        gradient_sums._prior_gradients,
+        _values,
+    ):
         kept._most *= 4
 
 

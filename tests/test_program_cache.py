@@ -18,7 +18,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import shardmc
 from shardmc.engine.local import compiled_batch
 from shardmc.errors import OptionError
-from shardmc.locate import precision, terms
+from shardmc.locate import gradient_sums, precision
 from shardmc.model import exact, shared
 from shardmc.model.validate import _values
 from shardmc.programs import cache, compiled, kept
@@ -27,7 +27,13 @@ from shardmc.programs.cache import cache_folder
 ROWS = np.random.default_rng(0).normal(size=2_000).astype(np.float32)
 
 
-PROGRAMS = (compiled_batch, precision._in_single, precision._in_double, terms._prior_gradients, _values)
+PROGRAMS = (
+    compiled_batch,
+    precision._in_single,
+    precision._in_double,
+    gradient_sums._prior_gradients,
+    _values,
+)
 
 
 def forget():

@@ -13,7 +13,7 @@ import shardmc
 from shardmc.data import Partition, as_source
 from shardmc.data.memory import shards_at_a_time
 from shardmc.engine.local import Local, compiled_batch
-from shardmc.locate import precision, terms
+from shardmc.locate import gradient_sums, precision
 from shardmc.programs import compiled as compiled_functions
 from shardmc.programs.compiled import CompiledFor
 
@@ -39,7 +39,13 @@ def new_model(power: int = 2) -> shardmc.Model:
 def test_the_programs_of_old_models_are_forgotten(monkeypatch):
     from shardmc.model.validate import _values
 
-    for kept in (compiled_batch, precision._in_single, precision._in_double, terms._prior_gradients, _values):
+    for kept in (
+        compiled_batch,
+        precision._in_single,
+        precision._in_double,
+        gradient_sums._prior_gradients,
+        _values,
+    ):
         assert isinstance(kept, CompiledFor)
         monkeypatch.setattr(kept, "_most", 8 if kept is compiled_batch else 1)
     rows = np.random.default_rng(0).normal(2.0, 1.0, 600).astype(np.float32)

@@ -12,12 +12,8 @@ import numpy as np
 
 from shardmc.data import Blocks
 from shardmc.engine import Engine, in_order
-from shardmc.locate.terms import (
-    LikelihoodGradients,
-    SubposteriorSlope,
-    SubposteriorTerms,
-    prior_gradients_in,
-)
+from shardmc.locate.gradient_sums import LikelihoodGradients, prior_gradients_in
+from shardmc.locate.terms import SubposteriorSlope, SubposteriorTerms
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
 from shardmc.types import Gradients, Mode

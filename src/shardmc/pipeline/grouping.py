@@ -12,7 +12,8 @@ from shardmc.data.grouped import GroupedBlocks
 from shardmc.errors import ModelError
 from shardmc.locate import Start, choose_precision, locate
 from shardmc.locate.ascent import DECREMENT, Ascent, Quadratic
-from shardmc.locate.terms import Evaluator, Expansion, sampled_scores
+from shardmc.locate.gradient_sums import sampled_scores
+from shardmc.locate.terms import Evaluator, Expansion
 from shardmc.mixed import (
     GroupLikelihood,
     LinearEffects,

@@ -276,7 +276,9 @@ def test_newton_steps_move_the_centre_from_the_mean_of_means_to_the_mode(model, 
 def test_a_fit_loads_nothing_that_it_does_not_need():
     """Each of these takes long to load; a fit of arrays needs none of them."""
     heavy = (
-        "scipy",
+        "scipy.stats",
+        "scipy.optimize",
+        "scipy.spatial",
         "pandas",
         "pyarrow",
         "narwhals",

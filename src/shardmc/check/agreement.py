@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from scipy import special
 
 from shardmc.check.check import Check, Evidence, Outcome
-from shardmc.check.quantiles import normal_cdf
 from shardmc.types import Finding, Located
 
 LEVEL = 0.01
@@ -139,11 +139,11 @@ def _compared(q: np.ndarray, dim: int, dispersion: float) -> tuple[float, np.nda
     middle = float(np.nanmedian(roots))
     scatter = (middle / mean) ** 3
     if scatter > _MOST_SCATTER:  # not random samples, so the others are not a reference
-        return scatter, normal_cdf((mean - roots) / sd)
+        return scatter, special.ndtr((mean - roots) / sd)
     scale = max(middle / mean, 1.0)
     spread = 1.4826 * float(np.nanmedian(np.abs(roots - middle)))
     spread = float(np.clip(spread, sd * scale, _MOST_SPREAD * sd * scale))
-    return scatter, normal_cdf((mean * scale - roots) / spread)
+    return scatter, special.ndtr((mean * scale - roots) / spread)
 
 
 def _information(located: Located, names: Sequence[str]) -> tuple[np.ndarray, dict[str, int]]:
@@ -224,12 +224,8 @@ def _scattered(
     outliers: np.ndarray, q: np.ndarray, dim: int, scatter: float, dispersion: float, shuffled: bool | None
 ) -> list[Finding]:
     """Report that all shards scatter too much although no single one stands out."""
-    if len(outliers) > _MOST_NAMED or not scatter > _NOTED_SCATTER:
-        return []
-    from scipy.special import chdtrc  # imported here because it is slow to import
-
-    p_value = chdtrc(dim * max(int(np.isfinite(q).sum()) - 1, 1), np.nansum(q) / dispersion)
-    if p_value > LEVEL / 10:
+    p_value = special.chdtrc(dim * max(int(np.isfinite(q).sum()) - 1, 1), np.nansum(q) / dispersion)
+    if len(outliers) > _MOST_NAMED or not scatter > _NOTED_SCATTER or p_value > LEVEL / 10:
         return []
     return [
         Finding(

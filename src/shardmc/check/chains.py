@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
+from scipy import special
 
 from shardmc.check.check import Check, Evidence, Outcome
 from shardmc.check.mixing import effective_size, split_r_hat
-from shardmc.check.quantiles import fisher_quantile
 from shardmc.types import Finding
 
 _FEWEST_DRAWS = 8
@@ -88,7 +88,7 @@ def _r_hat_limit(chains: int, draws: int, efficiency: np.ndarray, num_shards: in
     halves, size = 2 * chains, draws // 2
     effective = np.maximum(size * efficiency, 2)
     level = _LEVEL / (2 * num_shards * len(efficiency))
-    fisher = fisher_quantile(halves - 1, halves * (effective - 1), level)
+    fisher = special.fdtri(halves - 1, halves * (effective - 1), 1 - level)
     return np.maximum(np.sqrt((size - 1) / size + fisher / effective), _LARGEST_R_HAT)
 
 

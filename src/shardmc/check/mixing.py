@@ -7,8 +7,7 @@ shards with fifty parameters that takes longer than the sampling.
 from __future__ import annotations
 
 import numpy as np
-
-from shardmc.check.quantiles import next_fast_length, normal_quantile
+from scipy import fft, special
 
 
 def effective_size(series: np.ndarray) -> np.ndarray:
@@ -41,7 +40,7 @@ def effective_size(series: np.ndarray) -> np.ndarray:
 def _autocovariance(series: np.ndarray) -> np.ndarray:
     """Autocovariances at all lags, (..., lag), by the Fourier transform of the padded series."""
     draws = series.shape[-1]
-    size = next_fast_length(2 * draws)
+    size = fft.next_fast_len(2 * draws, real=True)
     spectrum = np.fft.rfft(series - series.mean(axis=-1, keepdims=True), size)
     return np.fft.irfft(np.abs(spectrum) ** 2, size)[..., :draws] / draws
 
@@ -89,7 +88,7 @@ def _normal_scores(series: np.ndarray) -> np.ndarray:
     flat = series.reshape(*series.shape[:-2], -1)
     count = flat.shape[-1]
     # Ranks are multiples of a half, so few quantiles are needed.
-    quantiles = normal_quantile((np.arange(2 * count - 1) / 2 + 5 / 8) / (count + 1 / 4))
+    quantiles = special.ndtri((np.arange(2 * count - 1) / 2 + 5 / 8) / (count + 1 / 4))
     return quantiles[_twice_ranks(flat)].reshape(series.shape)
 
 

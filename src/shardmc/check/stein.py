@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-
-from shardmc.check.quantiles import student_tails
+from scipy import special
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Estimate:
         """Two-sided p-value of Student's t test that the number is `null`."""
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.abs(self.value - null) / self.se
-        return np.where(self.value == null, 1.0, student_tails(self.df, ratio))
+        return np.where(self.value == null, 1.0, 2 * special.stdtr(self.df, -ratio))
 
     def width_p_value(self) -> np.ndarray:
         """Two-sided p-value that these ratios of variances are 1, on the log scale.

@@ -99,3 +99,14 @@ def test_shifted_sums_in_single_precision(family, reach):
         each = family.log_likelihood(x, jnp.asarray(response[:, None]), {}, None)
         wanted = np.asarray(jnp.sum(present[:, None] * each, axis=0))
     np.testing.assert_allclose(found, wanted, rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("middle", [-6.0, -14.0, -25.0])
+def test_shifts_of_a_group_without_counts_keep_small_means(middle):
+    """Nodes of a group without counts reach far: its mean is tiny at the middle and of order 1 at the last ones."""
+    eta = np.full((10, 2), middle)
+    shifts = np.linspace(middle, -middle, 9)[:, None] * np.ones(2)
+    given = [jnp.asarray(a, jnp.float32) for a in (eta, shifts, np.zeros((10, 2)))]
+    found = Poisson().log_likelihood_at_shifts(*given, None, jnp.ones((10, 2)), counted=True)
+    # A row without a count has -e^eta, to which the density that is left out adds 1.
+    np.testing.assert_allclose(found, 10 * -np.expm1(middle + shifts), rtol=1e-5, atol=1e-4)

@@ -97,9 +97,10 @@ class Poisson(_Counts):
         # A shift u takes d to d + u: three sums over rows serve all nodes.
         eta, shifts = around_middle(eta, shifts)
         scale, departure = _departure(eta, response)
-        grown = jnp.expm1(jnp.minimum(departure, FARTHEST))
-        unshifted = jnp.sum(weights * (response * departure - scale * grown), axis=0)
-        counts, means = jnp.sum(weights * response, axis=0), jnp.sum(weights * scale * (1 + grown), axis=0)
+        near = jnp.minimum(departure, FARTHEST)
+        unshifted = jnp.sum(weights * (response * departure - scale * jnp.expm1(near)), axis=0)
+        counts = jnp.sum(weights * response, axis=0)
+        means = jnp.sum(weights * scale * jnp.exp(near), axis=0)  # 1 + expm1 would lose small ones
         return unshifted + counts * shifts - means * jnp.expm1(shifts)
 
     def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:

@@ -25,7 +25,7 @@ LOW_ACCEPTANCE = {"cpu": 0.5}
 """Below this acceptance HMC makes more effective draws a second. On accelerators large batches of proposals cost less,
 so that the limit is 0.3."""
 _LOW_OF_MATCHED = 0.15
-"""The same limit for groups with many effects, where a gradient takes as long as four values."""
+"""The same limit for groups with many effects, where a gradient takes longer than a value and HMC needs many."""
 
 _PILOTS = 4
 

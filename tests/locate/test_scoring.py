@@ -10,10 +10,10 @@ import pytest
 
 import shardmc
 from shardmc.data import Partition, as_source
-from shardmc.locate import SampledGradients, gradients, locate, locate_shards
+from shardmc.locate import SampledGradients, gradients, locate, locate_shards, terms
 from shardmc.locate.ascent import Quadratic
 from shardmc.locate.scoring import modes_by_scores
-from shardmc.locate.terms import Evaluator
+from shardmc.locate.terms import Evaluator, differenced, expanded
 
 ENGINE = shardmc.Local(workers=1)
 
@@ -72,6 +72,22 @@ def test_curvatures_from_scores_allow_for_a_wrong_model():
     exact = locate_shards(model, blocks, replace(mode, shard_curvatures=None), ENGINE)
     assert np.abs(found.shard_curvatures / 16_000 - 1).max() < 0.15
     assert np.abs(found.shard_modes - exact.shard_modes).max() < 0.02 / np.sqrt(16_000)
+
+
+def test_curvature_from_differences_of_gradients(monkeypatch):
+    """Of a skewed density, whose third derivatives are about 1. Steps of one sd are too long."""
+
+    def log_density(u):
+        v = jnp.array([[1.0, 0.3], [-0.4, 1.2]]) @ u
+        return jnp.sum(v - jnp.exp(v))
+
+    at = jnp.array([0.1, -0.2])
+    exact, found = expanded(log_density, at), differenced(log_density, at)
+    assert found[0] == exact[0]
+    np.testing.assert_allclose(found[1], exact[1], rtol=1e-6)
+    np.testing.assert_allclose(found[2], exact[2], rtol=0.04, atol=0.01)
+    monkeypatch.setattr(terms, "_DIFFERENCE", 1.0)
+    assert np.abs(differenced(log_density, at)[2] / exact[2] - 1).max() > 0.3
 
 
 def test_products_of_scores_sum_to_about_the_curvature(fitted):

@@ -76,8 +76,9 @@ def cells_of(rows: Rows, weights: jax.Array) -> int:
 
 def points_together(rows: Rows, most: int) -> int:
     """Points at which a likelihood is evaluated together: one on a CPU, if its operations are long as they are."""
-    alone = isinstance(rows, GroupedRows) and rows.first != "stretches" and jax.default_backend() == "cpu"
-    return 1 if alone else most
+    if not isinstance(rows, GroupedRows) or jax.default_backend() != "cpu":
+        return most
+    return most if rows.first == "stretches" and not rows.matched else 1
 
 
 @jax.tree_util.register_dataclass

@@ -17,6 +17,7 @@ from shardmc.engine import Engine
 from shardmc.engine.threads import aside
 from shardmc.errors import unknown
 from shardmc.locate.newton import Start, near_mode
+from shardmc.locate.terms import row_scores
 from shardmc.model import Model
 from shardmc.model.precision import Precision, double_precision
 from shardmc.model.shared import joined, with_shared
@@ -146,14 +147,20 @@ def _rounding(
         if isinstance(rows, GroupedRows):
             reference = model.log_likelihood(frame.center, rows)
 
-            def gains(u: jax.Array) -> tuple[jax.Array, jax.Array]:
-                every = weights * (model.log_likelihood(frame.to_theta(u), rows) - reference)
-                parts = every[: groups * each].reshape(groups, each).sum(axis=1)
-                return parts, parts
+            def parts(every: jax.Array) -> jax.Array:
+                """Sums (..., group) of the weighted terms (..., row) of rows."""
+                some = (weights * every)[..., : groups * each]
+                return some.reshape(*every.shape[:-1], groups, each).sum(axis=-1)
 
-            gradients, values = jax.lax.map(jax.jacfwd(gains, has_aux=True), points)
-            values, gradients = values.T, jnp.swapaxes(gradients, 0, 1)
-            sums = weights[: groups * each].reshape(groups, each).sum(axis=1)
+            def at(u: jax.Array) -> tuple[jax.Array, jax.Array]:
+                def log_likelihood(u: jax.Array, some: Rows) -> jax.Array:
+                    return model.log_likelihood(frame.to_theta(u), some)
+
+                return parts(log_likelihood(u, rows) - reference), parts(row_scores(log_likelihood, u, rows))
+
+            values, gradients = jax.lax.map(at, points)
+            values, gradients = values.T, jnp.moveaxis(gradients, (0, 1, 2), (1, 2, 0))
+            sums = parts(jnp.ones_like(weights))
             return RoundingTerms(values, gradients, sums, prior_values, prior_gradients, jnp.sum(weights))
         some = jax.tree.map(lambda a: a[: groups * each].reshape(groups, each, *a.shape[1:]), (rows, weights))
 

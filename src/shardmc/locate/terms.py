@@ -21,6 +21,9 @@ from shardmc.target import DeviceFrame, Target
 from shardmc.types import Frame, Mode, Rows
 
 _MANY = 64  # parameters
+_DIFFERENCE = 0.03
+"""The step of differences of gradients, in posterior standard deviations. At such a step the third derivative moves a
+curvature by at most some tenths of a percent, and rounding by less."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,13 @@ class SubposteriorTerms:
     def __call__(
         self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        log_density = Target(self.model, rows, weights, frame).log_density
+        if isinstance(rows, GroupedRows) and rows.matched:
+            return differenced(log_density, u)
         # With all directions at once, arrays of rows by parameters would pass through memory many times.
         alone = points_together(rows, 2) == 1  # as one point is
-        one_by_one = alone or (isinstance(rows, GroupedRows) and (rows.matched or len(u) > _MANY))
-        return expanded(Target(self.model, rows, weights, frame).log_density, u, one_by_one=one_by_one)
+        one_by_one = alone or (isinstance(rows, GroupedRows) and len(u) > _MANY)
+        return expanded(log_density, u, one_by_one=one_by_one)
 
 
 @dataclass(frozen=True)
@@ -205,6 +211,19 @@ def expanded(
 
     hessian, (value, gradient) = jax.jacfwd(slope, has_aux=True)(origin)
     return value, gradient, -hessian
+
+
+def differenced(
+    function: Callable[[jax.Array], jax.Array], origin: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Value, gradient and curvature at a point, the curvature from differences of gradients.
+
+    For functions whose second derivatives take several times as long as their gradients. The coordinates are those of
+    a frame, in which a posterior standard deviation is about 1.
+    """
+    step = _DIFFERENCE * jnp.eye(len(origin), dtype=origin.dtype)
+    values, gradients = lax.map(jax.value_and_grad(function), jnp.concatenate([origin[None], origin + step]))
+    return values[0], gradients[0], (gradients[0] - gradients[1:]) / _DIFFERENCE
 
 
 @dataclass(frozen=True)

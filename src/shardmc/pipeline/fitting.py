@@ -26,7 +26,7 @@ from shardmc.model.pymc import call_to_write, is_pymc_model
 from shardmc.pipeline.checking import CheckDraws, Polish
 from shardmc.pipeline.driver import Driver, Folder
 from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
-from shardmc.pipeline.nodes import asked_nodes, refuse_nodes
+from shardmc.pipeline.nodes import asked_nodes, has_many_effects, refuse_nodes
 from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.shard_count import number_of_shards, small_shards
 from shardmc.pipeline.stage import Job
@@ -203,7 +203,7 @@ def fit(
             rows, bound = driver.timed("read", front_end.open, source, seed)
             refuse_nodes(asked_for, bound)
             counted = read_weights(rows, weights)
-            count = number_of_shards(shards, rows, bound.dim, draws)
+            count = number_of_shards(shards, rows, bound.dim, draws, many_effects=has_many_effects(bound))
             small = small_shards(count, rows, bound.dim)
             partition = Partition(count, shuffle, stratify, counted.given, weight_factor=counted.factor)
             # What the options do not show as text: the weights of the rows, and what the user's functions compute.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardmc.errors import OptionError
-from shardmc.mixed import GroupLikelihood, LocalEffects
+from shardmc.mixed import GroupLikelihood, LinearEffects, LocalEffects
 from shardmc.model import Model
 
 LADDER = {1: (3, 5, 7, 9, 13, 19, 27, 39), 2: (3, 5, 7, 9, 13, 17), 3: (3, 5, 7, 9)}
@@ -50,9 +50,18 @@ class Nodes(NamedTuple):
 
 def effects_by_quadrature(model: Model) -> int:
     """The number of effects of a group, if they are integrated out by quadrature; otherwise 0."""
-    likelihood = model.log_likelihood_function
-    local = likelihood.local if isinstance(likelihood, GroupLikelihood) else None
+    local = _effects(model)
     return local.size if isinstance(local, LocalEffects) else 0
+
+
+def has_many_effects(model: Model) -> bool:
+    """Whether a group has too many effects for quadrature."""
+    return isinstance(_effects(model), LinearEffects)
+
+
+def _effects(model: Model) -> LocalEffects | LinearEffects | None:
+    likelihood = model.log_likelihood_function
+    return likelihood.local if isinstance(likelihood, GroupLikelihood) else None
 
 
 def asked_nodes(nodes: int | str) -> int | None:

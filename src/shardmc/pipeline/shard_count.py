@@ -17,13 +17,20 @@ _FEW_GROUPS = 10
 """And for fewer groups per shard than this."""
 
 
-def number_of_shards(shards: int | str, source: Source, dim: int, draws: int) -> int:
-    """K as given, or chosen so that few rows are kept (K^2 < N / (5 d)) and shards are not too small."""
+def number_of_shards(
+    shards: int | str, source: Source, dim: int, draws: int, *, many_effects: bool = False
+) -> int:
+    """K as given, or chosen so that few rows are kept (K^2 < N / (5 d)) and shards are not too small.
+
+    With many effects in each group, a group tells little about each of their sds. In a small shard an sd may then be
+    close to zero, where its logarithm is skewed and proposals are rejected. So there are fewer shards.
+    """
     units = source.num_units
     if shards == "auto":
         # A group tells more than a row.
         smallest = 20 * dim if units < source.num_rows else max(1_000, 50 * dim)
-        return max(1, int(min(math.sqrt(units / (5 * dim)), units / smallest, draws / 32)))
+        per_parameter = 10 if many_effects else 5
+        return max(1, int(min(math.sqrt(units / (per_parameter * dim)), units / smallest, draws / 32)))
     if isinstance(shards, bool) or not isinstance(shards, int | np.integer):
         raise OptionError(f'shards must be a whole number or "auto", not {shards!r}.')
     what = "rows" if units == source.num_rows else "groups"

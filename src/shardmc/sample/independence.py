@@ -16,7 +16,7 @@ from shardmc.target import Target
 from shardmc.types import Rows
 
 _MULTIPLE = 32
-_MANY = 64  # parameters
+_DF = 20
 
 
 @final
@@ -31,8 +31,9 @@ class Independence(Sampler):
     Parameters
     ----------
     df
-        Degrees of freedom of the proposal. With more than 64 parameters there are at least as many as parameters: the
-        length of a t variable varies too much then, and most proposals would be rejected even by a normal target.
+        Degrees of freedom of the proposal. By default 20, or as many as parameters if there are more of them: the
+        length of a t variable varies with its degrees of freedom, and in many dimensions even a normal target would
+        reject most proposals.
     warmup
         The least number of proposals before the first draw is kept. The total is rounded up to a multiple of 32, for
         which matrix products are faster.
@@ -43,13 +44,13 @@ class Independence(Sampler):
     5
     """
 
-    df: int = 20
+    df: int | None = None
     warmup: int = 24
 
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         count = -(-(self.warmup + num_draws) // _MULTIPLE) * _MULTIPLE
         # All random numbers from one call: each further call takes time to compile.
-        df = max(self.df, target.dim) if target.dim > _MANY else self.df
+        df = max(_DF, target.dim) if self.df is None else self.df
         noise = normals(key, (count, 2 + df + target.dim))
         log_uniforms = -0.5 * jnp.sum(noise[:, :2] ** 2, axis=1)  # minus a standard exponential
         proposals = student_t(noise[:, 2:], df)

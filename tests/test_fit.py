@@ -290,6 +290,8 @@ def test_a_fit_loads_nothing_that_it_does_not_need():
     )
     script = (
         "import sys, numpy as np, shardmc\n"
+        "shardmc.fit\n"
+        "assert 'scipy' not in sys.modules\n"
         "model = shardmc.Model(lambda p, y: -0.5 * (y - p['mu']) ** 2, None, {'mu': ()})\n"
         "shardmc.fit(model, np.random.default_rng(0).normal(size=2_000), shards=4, draws=400)\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"

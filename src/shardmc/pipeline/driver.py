@@ -242,8 +242,8 @@ class _Ahead:
         those that have not begun are given up.
         """
         first, *later = stages
-        if state.precision is None and (job.model.holds_arrays or isinstance(state.blocks, GroupedBlocks)):
-            return  # arrays cannot be traced in both precisions at once, and groups have no centres yet
+        if state.precision is None and isinstance(state.blocks, GroupedBlocks):
+            return  # groups have no centres yet
         if self._precision != Precision.here():
             self._precision = Precision.here()
             for _, compiling in self._compiling:

@@ -301,6 +301,14 @@ def test_a_fit_loads_nothing_that_it_does_not_need():
 
 
 @pytest.mark.slow
+def test_formulas_do_not_load_the_distributions_of_scipy():
+    """Loading them takes longer than loading shardmc."""
+    script = "import sys, shardmc\nshardmc.glm\nprint('scipy.special' in sys.modules, 'scipy.stats' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
+@pytest.mark.slow
 def test_what_is_prepared_is_what_runs(rows, monkeypatch):
     """Programs prepared in another shape than they are run in would be compiled twice."""
 

@@ -290,12 +290,22 @@ def test_a_fit_loads_nothing_that_it_does_not_need():
     )
     script = (
         "import sys, numpy as np, shardmc\n"
+        "shardmc.fit\n"
+        "assert 'scipy' not in sys.modules\n"
         "model = shardmc.Model(lambda p, y: -0.5 * (y - p['mu']) ** 2, None, {'mu': ()})\n"
         "shardmc.fit(model, np.random.default_rng(0).normal(size=2_000), shards=4, draws=400)\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_formulas_do_not_load_the_distributions_of_scipy():
+    """Loading them takes longer than loading shardmc."""
+    script = "import sys, shardmc\nshardmc.glm\nprint('scipy.special' in sys.modules, 'scipy.stats' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
 
 
 @pytest.mark.slow

@@ -1,5 +1,8 @@
 """Every kind of model in single and in double precision, in one process, with NumPy arrays that it holds."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 
 import jax
@@ -15,6 +18,7 @@ from shardmc.data import as_source
 from shardmc.formulas.families import FAMILIES, named_family
 from shardmc.formulas.linear_model import model_of
 from shardmc.formulas.preparing import prepare
+from shardmc.model import shared
 from shardmc.model.precision import double_precision
 
 ROWS = 3_000
@@ -99,6 +103,38 @@ def test_the_log_likelihood_has_the_precision_it_is_computed_in(make):
             )
             assert values[double].dtype == (jnp.float64 if double else jnp.float32)
     assert 0 < np.abs(np.asarray(values[True]) - np.asarray(values[False])).max() < 1e-5
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_threads_trace_a_model_that_holds_arrays_one_after_the_other(alone, monkeypatch):
+    """The control has no lock. While one thread traces in single precision, the other cannot trace in double."""
+    if not alone:
+        monkeypatch.setattr(shared, "TRACING", nullcontext())
+    scales, begun, traced = SCALES.copy(), threading.Event(), threading.Event()
+
+    def log_likelihood(p, rows):
+        predictor = rows["x"] @ (p["beta"] * scales)
+        if jnp.result_type(float) == jnp.float64:
+            assert begun.is_set()
+            traced.set()
+        else:
+            begun.set()
+            traced.wait(0.5)  # the other thread has begun, and waits for this one if it must
+        return -0.5 * (rows["y"] - predictor) ** 2
+
+    model = shardmc.Model(log_likelihood, None, {"beta": 2})
+    rows = {"x": np.ones((8, 2), np.float32), "y": np.ones(8, np.float32)}
+
+    def trace(double):
+        with double_precision(double):
+            return type(shared.split(model, rows)[0])
+
+    with ThreadPoolExecutor(2) as threads:
+        single = threads.submit(trace, False)
+        assert begun.wait(60)
+        double = threads.submit(trace, True)
+    assert single.result() is shared.SharedDensity
+    assert (double.result() is shared.SharedDensity) == alone
 
 
 def test_a_compiled_part_that_holds_arrays_stays_in_single_precision_and_says_so():

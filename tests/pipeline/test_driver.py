@@ -1,6 +1,8 @@
 """The driver: folders are refused before rows are read, results are written once, programs are compiled ahead."""
 
 import itertools
+import sys
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -134,6 +136,31 @@ class Halve(Stage):
 
     def run(self, job, state, log):
         return state.after(self, passes=0.5, notes=(*state.notes, "halved"))
+
+
+class Wait(Stage):
+    """Ends when a module has been imported."""
+
+    name = "wait"
+
+    def __init__(self, imported):
+        self.imported = imported
+
+    def run(self, job, state, log):
+        assert self.imported.wait(60), "The module was not imported while an earlier stage ran."
+        return state
+
+
+def test_modules_of_later_stages_are_imported_while_earlier_ones_run(model, tmp_path, monkeypatch):
+    (tmp_path / "slow_module_of_a_stage.py").write_text("import threading\n\nthreading.imported.set()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    imported = threading.Event()
+    monkeypatch.setattr(threading, "imported", imported, raising=False)
+    monkeypatch.setattr(Halve, "modules", ("slow_module_of_a_stage", "no_such_module_of_a_stage"))
+    blocks = as_source(ROWS).split(shardmc.data.Partition(2), 0)
+    job = Job(model, blocks, shardmc.Local(), 0, shardmc.Recenter(), shardmc.Auto())
+    assert Driver().run(job, (Wait(imported), Halve())).notes == ("halved",)
+    monkeypatch.delitem(sys.modules, "slow_module_of_a_stage")
 
 
 def test_a_stage_knows_nothing_of_time_and_progress(model):

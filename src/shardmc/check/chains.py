@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
-from scipy import special
 
+from shardmc.check import special
 from shardmc.check.check import Check, Evidence, Outcome
 from shardmc.check.mixing import effective_size, split_r_hat
 from shardmc.types import Finding

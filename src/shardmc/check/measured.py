@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import ndtr
 
+from shardmc.check import special
 from shardmc.check.directions import Combination, Correction, correct, worst_combinations
 from shardmc.check.mixing import effective_size
 from shardmc.check.row_noise import errors_of_rows
@@ -176,7 +176,7 @@ def _noisier(combination: Combination, noise: float, right: float) -> Combinatio
 
 
 def _two_sided(error: np.ndarray, se: np.ndarray) -> np.ndarray:
-    return 2 * ndtr(-np.abs(error) / se)
+    return 2 * special.ndtr(-np.abs(error) / se)
 
 
 def _straight(

@@ -7,7 +7,8 @@ shards with fifty parameters that takes longer than the sampling.
 from __future__ import annotations
 
 import numpy as np
-from scipy import fft, special
+
+from shardmc.check import special
 
 
 def effective_size(series: np.ndarray) -> np.ndarray:
@@ -39,6 +40,8 @@ def effective_size(series: np.ndarray) -> np.ndarray:
 
 def _autocovariance(series: np.ndarray) -> np.ndarray:
     """Autocovariances at all lags, (..., lag), by the Fourier transform of the padded series."""
+    from scipy import fft  # imported here because it is slow to import
+
     draws = series.shape[-1]
     size = fft.next_fast_len(2 * draws, real=True)
     spectrum = np.fft.rfft(series - series.mean(axis=-1, keepdims=True), size)

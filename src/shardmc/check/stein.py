@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import special
+
+from shardmc.check import special
 
 
 @dataclass(frozen=True)

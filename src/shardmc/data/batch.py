@@ -21,6 +21,9 @@ from shardmc.types import Rows
 Small = np.ndarray | jax.Array
 """On the host, and in a program on the device."""
 
+NOWHERE = 2**31 - 1
+"""A position past the end of every shard."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Batch:
     factors: Small  # (shard,) 1 / share
     kept_rows: Rows | None  # (kept, ...)
     kept_weights: Small | None  # (kept,) the user's own weights, or ones; 0 for padding
-    kept_positions: Small | None  # (shard, most) own rows that are kept; padded with `capacity`
+    kept_positions: Small | None  # (shard, most) own rows that are kept; padded with `NOWHERE`
     capacity: int = field(metadata={"static": True})
     order: RowOrder | None = None
     """Which row lies at which place, if rows are not slices of the arrays, but gathered from all over them."""
@@ -57,8 +60,6 @@ class Batch:
         weights = jnp.where(jnp.arange(self.capacity) < self.sizes[i], self.factors[i], 0)
         if self.row_weights is not None:
             weights = weights * take(self.row_weights)
-        if self.kept_positions is not None:
-            weights = weights.at[self.kept_positions[i]].set(0, mode="drop")
         return rows, weights
 
     def _taker(self, start: jax.Array) -> Callable[[jax.Array], jax.Array]:
@@ -69,13 +70,16 @@ class Batch:
         return lambda array: array.at[rows].get(mode="promise_in_bounds")
 
     def take(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
-        """Rows and weights of the batch's i-th shard: its own, then the kept rows."""
+        """Rows and weights of the batch's i-th shard: its own, then the kept rows. Own rows that are kept weigh 0."""
         rows, weights = self.own(i)
         if self.kept_rows is None:
             return rows, weights
         rows = jax.tree.map(lambda a, b: jnp.concatenate([a, wide(b)]), rows, self.kept_rows)
         assert self.kept_weights is not None
-        return rows, jnp.concatenate([weights, self.kept_weights])
+        assert self.kept_positions is not None
+        weights = jnp.concatenate([weights, self.kept_weights])
+        # Last, because the result is stored then. XLA would join the weights anew at every point that is evaluated.
+        return rows, weights.at[self.kept_positions[i]].set(0, mode="drop")
 
     def packed(self) -> Batch:
         """The same shards in arrays with only their slices, and one more row, to be sent to another process."""
@@ -159,7 +163,7 @@ class Kept:
 
     rows: Rows  # (padded, ...) on the device; NumPy arrays in a copy from another process
     weights: np.ndarray | jax.Array  # (padded,) the user's own weights or ones, 0 for padding
-    positions: np.ndarray  # (shard, most) int32, padded with `capacity`
+    positions: np.ndarray  # (shard, most) int32, padded with `NOWHERE`
     count: int
 
     def __getstate__(self) -> dict[str, Any]:
@@ -195,7 +199,7 @@ def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, slots: int, ga
     index = np.minimum(np.arange(kept_length(count, slots)), len(shards) - 1)
     rows, own = gather(shards[index], within[index])
     weights = (np.arange(len(index)) < count) * (np.ones(len(index)) if own is None else np.asarray(own))
-    table = np.full((len(unique), power_of_four(int(counts.max()))), sizes.max(), dtype=np.int32)
+    table = np.full((len(unique), power_of_four(int(counts.max()))), NOWHERE, dtype=np.int32)
     for shard, p in enumerate(unique):
         table[shard, : len(p)] = p
     return Kept(rows, weights, table, count)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.data.batch import Batch, Blocks, Kept, groups_of, kept_length, make_batch, power_of_four
+from shardmc.data.batch import NOWHERE, Batch, Blocks, Kept, groups_of, kept_length, make_batch, power_of_four
 from shardmc.data.blocks import ArrayBlocks, StreamBlocks
 from shardmc.data.layout import Layout
 from shardmc.data.partition import aligned
@@ -134,7 +134,7 @@ class StretchStream(Blocks):
         index = np.minimum(np.arange(kept_length(count, self.capacity)), count - 1)
         weights = (np.arange(len(index)) < count).astype(np.float32)
         most = power_of_four(max(len(p) for p in positions))
-        table = np.full((len(positions), most), self.capacity, np.int32)
+        table = np.full((len(positions), most), NOWHERE, np.int32)
         for shard in found:
             chosen = np.unique(np.asarray(positions[shard], np.int64))
             table[shard, : len(chosen)] = chosen

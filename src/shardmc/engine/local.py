@@ -82,12 +82,19 @@ def compiled_batch(
     def zeros(*axes: int) -> T:
         return jax.tree.map(lambda s: jnp.zeros((*axes, *s.shape), s.dtype), result)
 
+    def add(i: jax.Array, results: T) -> T:
+        put = partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
+        return jax.tree.map(put, results, evaluate(i))
+
+    if width == 1:
+        # It ends after the shards that are needed. With a condition in the loop there would be more to compile.
+        return lax.fori_loop(jnp.int32(0), jnp.int32(count), add, zeros(batch.num_shards))
+
     def one(i: jax.Array) -> T:
         return lax.cond(i < count, evaluate, lambda _: zeros(), i)
 
     def every() -> T:
-        shards = jnp.arange(batch.num_shards)
-        return lax.map(one, shards) if width == 1 else lax.map(one, shards, batch_size=width)
+        return lax.map(one, jnp.arange(batch.num_shards), batch_size=width)
 
     # Shards that run in parallel are all computed, whatever `count` is. So count=0 is handled here.
     return lax.cond(count > 0, every, lambda: zeros(batch.num_shards))

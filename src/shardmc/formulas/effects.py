@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from shardmc.data.levels import SEPARATOR
 from shardmc.errors import OptionError, RunError, unknown
@@ -84,10 +84,10 @@ def effects(
 def _standard_ends(skewness: np.ndarray, interval: float, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the intervals of standardised, slightly skewed distributions: `skewed` of normal quantiles."""
     outside = 1 - interval
-    low, high = (skewed(norm.ppf(q), skewness) for q in (outside / 2, 1 - outside / 2))
+    low, high = (skewed(ndtri(q), skewness) for q in (outside / 2, 1 - outside / 2))
     # The shortest of the intervals that leave out this probability below and the rest above.
     for below in outside * np.linspace(0.02, 0.98, 97) if kind == "hdi" else ():
-        left, right = (skewed(norm.ppf(q), skewness) for q in (below, below + interval))
+        left, right = (skewed(ndtri(q), skewness) for q in (below, below + interval))
         shorter = right - left < high - low
         low, high = np.where(shorter, left, low), np.where(shorter, right, high)
     return low, high

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardmc.model import Density
 from shardmc.model.precision import double_precision
+from shardmc.programs.tracing import TRACING
 
 _FALL = 1.0
 """A proper posterior falls by at least this many nats, far enough away."""
@@ -88,7 +89,7 @@ def prior_lets_go(model: Density, center: np.ndarray, direction: np.ndarray) -> 
     >>> prior_lets_go(model, np.zeros(2), np.array([1.0, 0.0])), prior_lets_go(model, np.zeros(2), np.array([0.0, 1.0]))
     (False, True)
     """
-    with double_precision():
+    with TRACING, double_precision():
         here = float(model.log_prior(jnp.asarray(center, jnp.float64)))
         there = [float(model.log_prior(jnp.asarray(center + 10.0**k * direction))) for k in range(9)]
     gains = np.array(there) - here

@@ -243,9 +243,8 @@ def _measured(noise: Noise | None, double: bool) -> Choice:
 
 def _compile_ahead(model: Model, blocks: Blocks) -> Callable[[], object]:
     """Compile the programs of `measure_noise` in the background. Call the result to wait for it."""
-    # A model that holds arrays cannot be traced in both precisions at once; other blocks would read their rows.
-    if model.holds_arrays or not blocks.in_memory:
-        return lambda: None
+    if not blocks.in_memory:
+        return lambda: None  # rows would have to be read
     points = np.zeros((_POINTS, model.dim), np.float32)
 
     def compile_both() -> None:

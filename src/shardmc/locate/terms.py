@@ -17,6 +17,7 @@ from shardmc.data.grouped import GroupedRows, points_together
 from shardmc.engine import Engine, in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
+from shardmc.programs.tracing import TRACING
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Frame, Mode, Rows
 
@@ -267,7 +268,7 @@ def expand_prior(model: Model, theta: np.ndarray) -> Expansion:
     >>> expansion.gradient, expansion.curvature
     (array([-6.]), array([[2.]]))
     """
-    with double_precision():
+    with TRACING, double_precision():
         point = jnp.asarray(theta, jnp.float64)
         gradient, hessian = jax.grad(model.log_prior)(point), jax.hessian(model.log_prior)(point)
         return Expansion(np.asarray(theta, np.float64), np.asarray(gradient), -np.asarray(hessian))
@@ -275,7 +276,7 @@ def expand_prior(model: Model, theta: np.ndarray) -> Expansion:
 
 def prior_gradients(model: Model, points: np.ndarray) -> np.ndarray:
     """Gradients (point, dim) of the log prior at many points (point, dim), in double precision."""
-    with double_precision():
+    with TRACING, double_precision():
         return np.asarray(jax.vmap(jax.grad(model.log_prior))(jnp.asarray(points, jnp.float64)))
 
 

@@ -262,12 +262,6 @@ class Model(Coordinates, Recipe):
 
     # Identity.
 
-    @property
-    def holds_arrays(self) -> bool:
-        """Whether its densities hold NumPy arrays, as far as is known: see `Rewritten`."""
-        parts = [part for part in (self._log_likelihood, self._log_prior) if part is not None]
-        return any(part.holds_arrays is not False for part in parts)
-
     def fingerprint(self, rows: Rows) -> str:
         """A hash of what the model computes for rows of this structure, the same in every session.
 

@@ -19,6 +19,7 @@ from shardmc.model.model import Density, Model
 from shardmc.model.precision import run_step, type_of
 from shardmc.model.traced import hash_program
 from shardmc.programs.kept import watched
+from shardmc.programs.tracing import TRACING
 from shardmc.types import Rows
 
 _ROWS = 8
@@ -214,7 +215,7 @@ class _Form:
         """The function of theta (and rows) for arguments like these, which are abstract."""
         # In the precision in which programs are traced. A new function, because JAX keeps what it traced for a function
         # as long as the function lives.
-        with jax.default_matmul_precision("highest"):
+        with TRACING, jax.default_matmul_precision("highest"):
             closed = jax.make_jaxpr(lambda *args: function(*args))(*args)
         opened = jax.make_jaxpr(lambda numbers, args: _fill(closed, numbers, args))(
             _numbers(closed), jax.tree.leaves(args)

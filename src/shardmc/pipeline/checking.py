@@ -101,6 +101,7 @@ class CheckDraws(Stage):
     """Check the chains, the agreement of the shards and, if there is a mode, the distance from the posterior."""
 
     name = "check"
+    modules = ("scipy.special", "scipy.fft")
     score: Callable[[Job, State], Score] = score_of_blocks
     """Makes the gradients of the log posterior of all rows."""
 

@@ -1,12 +1,14 @@
-"""The driver of a run: time, progress, checkpoints in the run folder, and programs compiled ahead."""
+"""The driver of a run: time, progress, checkpoints in the run folder, programs and modules loaded ahead."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import numpy as np
@@ -15,6 +17,7 @@ from shardmc.data import Source
 from shardmc.data.grouped import GroupedBlocks
 from shardmc.data.memory import give_back
 from shardmc.engine import Engine
+from shardmc.engine.threads import aside
 from shardmc.guards.limits import memory_explained
 from shardmc.model import Model
 from shardmc.model.precision import Precision
@@ -130,6 +133,7 @@ class Driver:
     def run(self, job: Job, stages: Sequence[Stage], state: State | None = None) -> State:
         """Run the stages that an earlier call of the same run has not finished."""
         state, remaining = self._resumed(job, stages, State.of(job) if state is None else state)
+        _load_modules(remaining)
         ahead = _Ahead(job.engine)
         for position, stage in enumerate(remaining):
             if not stage.applies(job, state):
@@ -215,6 +219,13 @@ class _StageLog:
         return advance
 
 
+def _load_modules(stages: Sequence[Stage]) -> None:
+    """Import the modules that these stages list, in a thread. A failure is raised where the module is needed."""
+    missing = [name for stage in stages for name in stage.modules if name not in sys.modules]
+    if missing:
+        aside(lambda: [import_module(name) for name in missing], "shardmc-modules")
+
+
 class _Ahead:
     """Compiles the programs of later stages while earlier ones run."""
 
@@ -231,8 +242,8 @@ class _Ahead:
         those that have not begun are given up.
         """
         first, *later = stages
-        if state.precision is None and (job.model.holds_arrays or isinstance(state.blocks, GroupedBlocks)):
-            return  # arrays cannot be traced in both precisions at once, and groups have no centres yet
+        if state.precision is None and isinstance(state.blocks, GroupedBlocks):
+            return  # groups have no centres yet
         if self._precision != Precision.here():
             self._precision = Precision.here()
             for _, compiling in self._compiling:

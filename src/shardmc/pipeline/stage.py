@@ -141,6 +141,9 @@ class Stage(ABC):
     part: ClassVar[str] = ""
     """The file of the run folder (without .npz) that keeps what this stage and those before it found."""
 
+    modules: ClassVar[tuple[str, ...]] = ()
+    """Modules that are slow to import and first needed by `run`; imported while other stages run."""
+
     def applies(self, job: Job, state: State) -> bool:
         """Whether there is anything to do."""
         return True

@@ -19,6 +19,7 @@ from jax.core import Tracer
 from shardmc.errors import EngineError
 from shardmc.programs.heap import return_freed_memory
 from shardmc.programs.kept import Entry, kind, watching
+from shardmc.programs.tracing import TRACING
 from shardmc.programs.versions import installed_version
 
 T = TypeVar("T")
@@ -166,8 +167,11 @@ class _Program(Generic[T]):
 
     def jitted(self, rest: tuple[Any, ...]) -> T:
         """The result for these arguments, by a program that JAX compiles and finds again itself."""
-        program = self._jit = self._jit or self._jitted()
-        return program(*rest)
+        if self._jit is None:
+            with TRACING:
+                program = self._jit = self._jit or self._jitted()
+                return program(*rest)
+        return self._jit(*rest)
 
     def compiled(self, rest: tuple[Any, ...]) -> T:
         """The result for these arguments. If two threads need the program, one waits for the other."""
@@ -190,7 +194,7 @@ class _Program(Generic[T]):
         return program, program(*rest)
 
     def _compile(self, entry: Entry | None, rest: tuple[Any, ...]) -> Callable[..., T]:
-        with watching() as seen:
+        with TRACING, watching() as seen:
             lowered = self._jitted().lower(*rest)
         program = lowered.compile()
         if entry is not None:

@@ -10,7 +10,18 @@ from shardmc.engine import Local
 from shardmc.errors import OptionError
 from shardmc.locate import locate, locate_shards
 from shardmc.model import Model
-from shardmc.sample import HMC, NUTS, Auto, Exact, Independence, RandomWalk, Sampler, sample, sampler
+from shardmc.sample import (
+    HMC,
+    NUTS,
+    Auto,
+    Exact,
+    Independence,
+    RandomWalk,
+    Sampler,
+    Warped,
+    sample,
+    sampler,
+)
 
 SAMPLERS = {
     "auto": Auto(),
@@ -18,6 +29,7 @@ SAMPLERS = {
     "hmc": HMC(chains=3),
     "nuts": NUTS(chains=2),
     "random-walk": RandomWalk(chains=2),
+    "warped": Warped(),
     "exact": Exact(
         lambda key, y, weights, power: {
             "mu": weights @ y / weights.sum() + jax.random.normal(key) / jnp.sqrt(power * weights.sum())
@@ -83,6 +95,37 @@ def test_auto_falls_back_where_acceptance_is_low_and_says_so():
     assert fallen
     assert all(c.acceptance >= 0.3 for c in result.chains if c.sampler == "Independence")
     assert f"{len(fallen)} of 2 shards were sampled with HMC" in result.notes[0]
+
+
+@pytest.fixture(scope="module")
+def skewed():
+    """Twelve independent log rates with less than one event each: long tails on the left."""
+    model = Model(
+        lambda params, y: 0.0 * y,
+        lambda params: jnp.sum(0.4 * params["log_rate"] - jnp.exp(params["log_rate"])),
+        {"log_rate": 12},
+    )
+    blocks = as_source(np.zeros(60, np.float32)).split(Partition(6), 0)
+    engine = Local()
+    return model, blocks, locate_shards(model, blocks, locate(model, blocks, engine), engine)
+
+
+def test_auto_warps_skewed_targets_says_so_and_resumes_with_the_same_draws(skewed):
+    model, blocks, located = skewed
+    whole = sample(model, blocks, located, Auto(), Local(batch=1), num_draws=200, seed=2)
+    assert [c.sampler for c in whole.chains] == ["Warped"] * 6
+    assert min(c.acceptance for c in whole.chains) > 0.6
+    assert "6 of 6 shards were sampled with Warped" in whole.notes[0]
+    done = {i: whole.chains[i] for i in (0, 2, 4)}
+    resumed = sample(model, blocks, located, Auto(), Local(batch=3), num_draws=200, seed=2, done=done)
+    for one, other in zip(whole.chains, resumed.chains, strict=True):
+        np.testing.assert_array_equal(one.theta, other.theta)
+
+
+def test_without_warped_coordinates_few_proposals_are_accepted(skewed):
+    model, blocks, located = skewed
+    plain = sample(model, blocks, located, Independence(), Local(batch=1), num_draws=200, seed=2)
+    assert max(c.acceptance for c in plain.chains) < 0.5
 
 
 def test_unknown_names_and_options_list_the_valid_ones():

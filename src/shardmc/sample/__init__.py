@@ -9,6 +9,7 @@ from shardmc.sample.independence import Exact, Independence
 from shardmc.sample.sampler import Sampler
 from shardmc.sample.sampling import Auto, Sampled, ShardChains, sample, sample_call
 from shardmc.sample.walkers import HMC, NUTS, RandomWalk
+from shardmc.sample.warped import Warped
 
 __all__ = [
     "HMC",
@@ -21,6 +22,7 @@ __all__ = [
     "Sampled",
     "Sampler",
     "ShardChains",
+    "Warped",
     "binomial_labels",
     "multinomial_labels",
     "sample",
@@ -35,6 +37,7 @@ _SAMPLERS: dict[str, Any] = {
     "hmc": HMC,
     "nuts": NUTS,
     "random-walk": RandomWalk,
+    "warped": Warped,
 }
 
 

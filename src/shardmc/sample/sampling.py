@@ -17,6 +17,7 @@ from shardmc.model import Model
 from shardmc.sample.independence import Independence
 from shardmc.sample.sampler import Chains, Sampler, Tuning
 from shardmc.sample.walkers import HMC
+from shardmc.sample.warped import Warped
 from shardmc.seeds import Purpose, shard_keys
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Frame, Located, Rows, Scaling, ShardDraws
@@ -86,7 +87,18 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Auto:
-    """Independence sampling, and HMC for shards with a low acceptance.
+    """Independence sampling; in warped coordinates where its acceptance is low, and HMC where it still is.
+
+    Warped coordinates are tried on a few pilot shards first, and not used if most of these accept too little.
+
+    Parameters
+    ----------
+    first
+        For all shards.
+    warped
+        For shards where `first` accepts too few proposals; `None` leaves it out.
+    fallback
+        For all other shards.
 
     Examples
     --------
@@ -96,6 +108,7 @@ class Auto:
     """
 
     first: Sampler = field(default_factory=Independence)
+    warped: Sampler | None = field(default_factory=Warped)
     fallback: Sampler = field(default_factory=lambda: HMC(chains=8))
     needs_mode = True
     takes_power = True
@@ -184,30 +197,50 @@ def sample(
     job = _Job(model, blocks, located, engine, num_draws, seed, scaling, part)
     chains: dict[int, ShardChains] = dict(done or {})
     remaining = [i for i in range(blocks.num_shards) if i not in chains]
-    notes: tuple[str, ...] = ()
-    keep = on_shard or (lambda shard, result: None)
+
+    def keep(shard: int, result: ShardChains) -> None:
+        chains[shard] = result
+        if on_shard is not None:
+            on_shard(shard, result)
+
+    low: dict[int, float] = {}
     what = ""
     if isinstance(sampler, Auto):
-        low: dict[int, ShardChains] = {}
-        for shard, result in job.run(sampler.first, remaining):
-            if result.acceptance < _low_acceptance(blocks):
-                low[shard] = result
-            else:
-                chains[shard] = result
-                keep(shard, result)
-        if low:
-            worst = min(r.acceptance for r in low.values())
-            notes = (
-                f"{len(low)} of {blocks.num_shards} shards were sampled with {type(sampler.fallback).__name__}: "
-                f"the independence sampler accepted as few as {worst:.0%} of its proposals there.",
-            )
-        remaining, sampler = sorted(low), sampler.fallback
-        what = f"{type(sampler).__name__} on {len(low)} of {blocks.num_shards} shards"
+        low = _choose(job, sampler, remaining, keep)
+        remaining, sampler = [i for i in sorted(low) if i not in chains], sampler.fallback
+        what = job.what(sampler, remaining)
     for shard, result in job.run(sampler, remaining, what):
-        chains[shard] = result
         keep(shard, result)
     ordered = tuple(chains[i] for i in range(blocks.num_shards))
-    return Sampled(ordered, scaling, job.passes, notes)
+    return Sampled(ordered, scaling, job.passes, _notes(low, ordered))
+
+
+def _choose(
+    job: _Job, auto: Auto, shards: Sequence[int], keep: Callable[[int, ShardChains], None]
+) -> dict[int, float]:
+    """Keep the draws of shards that need no fallback. Returns the low acceptances of the first sampler."""
+    low, limit = {}, _low_acceptance(job.blocks)
+    for shard, result in job.run(auto.first, shards):
+        if result.acceptance < limit:
+            low[shard] = result.acceptance
+        else:
+            keep(shard, result)
+    if low and auto.warped is not None:
+        for shard, result in job.trial(auto.warped, sorted(low), limit):
+            keep(shard, result)
+    return low
+
+
+def _notes(low: Mapping[int, float], chains: Sequence[ShardChains]) -> tuple[str, ...]:
+    """Which other samplers drew the shards where the independence sampler has a low acceptance."""
+    shards = {
+        name: [i for i in low if chains[i].sampler == name] for name in {chains[i].sampler for i in low}
+    }
+    return tuple(
+        f"{len(shards[name])} of {len(chains)} shards were sampled with {name}: the independence sampler accepted "
+        f"as few as {min(low[i] for i in shards[name]):.0%} of its proposals there."
+        for name in sorted(shards)
+    )
 
 
 def _low_acceptance(blocks: Blocks) -> float:
@@ -247,6 +280,28 @@ class _Job:
         self._frames = (frame, power.astype(real))
         self.seed = seed
         self.passes = 0.0
+        self._tunings: dict[Sampler, Tuning] = {}
+
+    def what(self, sampler: Sampler, shards: Sequence[int]) -> str:
+        return f"{type(sampler).__name__} on {len(shards)} of {self.blocks.num_shards} shards"
+
+    def trial(
+        self, sampler: Sampler, shards: Sequence[int], limit: float
+    ) -> Iterable[tuple[int, ShardChains]]:
+        """Draws of those shards that reach the acceptance `limit`; of none if most pilot shards do not.
+
+        All pilots are sampled, whichever shards remain, so that the decision is always the same.
+        """
+        pilots = range(self._num_pilots)
+        rest = [i for i in shards if i not in pilots]
+        tried = dict(self.run(sampler, pilots, f"{type(sampler).__name__} on pilot shards"))
+        good = [i for i in pilots if tried[i].acceptance >= limit]
+        if 2 * len(good) < len(pilots):
+            return
+        yield from ((i, tried[i]) for i in good if i in shards)
+        for shard, result in self.run(sampler, rest, self.what(sampler, shards)):
+            if result.acceptance >= limit:
+                yield shard, result
 
     def run(
         self, sampler: Sampler, shards: Sequence[int], what: str = ""
@@ -297,11 +352,14 @@ class _Job:
         """Average over a few pilot shards, always the same ones."""
         if not sampler.tunes:
             return ()
+        if sampler in self._tunings:
+            return self._tunings[sampler]
         pilots = range(self._num_pilots)
         program = _TuneShard(self.model, sampler)
         results = self.engine.map(program, self.blocks, self._per_shard(Purpose.TUNE), None, pilots)
         found = [value for _, value in in_order(results, pilots)]
-        return jax.tree.map(lambda *v: np.mean(v, axis=0), *found)
+        self._tunings[sampler] = jax.tree.map(lambda *v: np.mean(v, axis=0), *found)
+        return self._tunings[sampler]
 
     def _bring_home(self, shard: int, result: Chains, name: str) -> ShardChains:
         u = np.asarray(result.u, np.float64)

@@ -87,3 +87,11 @@ def transport(log_density: jax.Array) -> tuple[jax.Array, jax.Array]:
     )
     log_slopes = jnp.log(total) - 0.5 * z**2 - 0.5 * jnp.log(2 * jnp.pi) - log_p
     return jnp.interp(_KNOTS, z, log_slopes), jnp.interp(0.0, z, grid)
+
+
+def unevenness(log_slopes: np.ndarray) -> float:
+    """Variance of the log slope (dim, knot) of each map at a normal variable, summed over the maps."""
+    weights = np.exp(-0.5 * _KNOTS**2)
+    weights /= weights.sum()
+    slopes = np.asarray(log_slopes, float)
+    return float(np.sum((slopes - (slopes @ weights)[:, None]) ** 2 @ weights))

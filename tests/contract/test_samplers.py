@@ -113,9 +113,9 @@ def skewed():
 def test_auto_warps_skewed_targets_says_so_and_resumes_with_the_same_draws(skewed):
     model, blocks, located = skewed
     whole = sample(model, blocks, located, Auto(), Local(batch=1), num_draws=200, seed=2)
-    assert [c.sampler for c in whole.chains] == ["Warped"] * 6
+    assert [c.sampler for c in whole.chains] == ["Warped(Independence)"] * 6
     assert min(c.acceptance for c in whole.chains) > 0.6
-    assert "6 of 6 shards were sampled with Warped" in whole.notes[0]
+    assert "6 of 6 shards were sampled with Warped(Independence)" in whole.notes[0]
     done = {i: whole.chains[i] for i in (0, 2, 4)}
     resumed = sample(model, blocks, located, Auto(), Local(batch=3), num_draws=200, seed=2, done=done)
     for one, other in zip(whole.chains, resumed.chains, strict=True):
@@ -126,6 +126,23 @@ def test_without_warped_coordinates_few_proposals_are_accepted(skewed):
     model, blocks, located = skewed
     plain = sample(model, blocks, located, Independence(), Local(batch=1), num_draws=200, seed=2)
     assert max(c.acceptance for c in plain.chains) < 0.5
+
+
+@pytest.mark.slow
+def test_the_fallback_is_warped_too_if_that_is_why_more_is_accepted(skewed, monkeypatch):
+    monkeypatch.setattr("shardmc.sample.sampling.LOW_ACCEPTANCE", {jax.default_backend(): 0.99})
+    model, blocks, located = skewed
+    result = sample(model, blocks, located, Auto(), Local(), num_draws=20, seed=2)
+    assert [c.sampler for c in result.chains] == ["Warped(HMC)"] * 6
+    without = sample(model, blocks, located, Auto(warped=None), Local(), num_draws=20, seed=2)
+    assert [c.sampler for c in without.chains] == ["HMC"] * 6
+    assert result.passes < without.passes
+
+
+@pytest.mark.parametrize("inner", [SAMPLERS["exact"], Warped()])
+def test_samplers_with_coordinates_of_their_own_are_not_warped(inner):
+    with pytest.raises(OptionError, match="leave out Warped"):
+        Warped(inner)
 
 
 def test_unknown_names_and_options_list_the_valid_ones():

@@ -40,6 +40,11 @@ class Sampler(ABC):
     """Whether it uses the target's rows, not only its log density."""
 
     @property
+    def name(self) -> str:
+        """How results and notes name it."""
+        return type(self).__name__
+
+    @property
     def takes_power(self) -> bool:
         """Whether it can raise the prior to a power, as fractional subposteriors need."""
         return True

@@ -78,10 +78,17 @@ class Target(Generic[D]):
 
     def to_theta(self, u: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """The parameters (dim,) at one point u (dim,), and the log of the warp's volume element there."""
+        theta = self.frame.to_theta(u)
         if self.warp is None:
-            return self.frame.to_theta(u), None
-        values, log_slopes = self.warp(self.frame.basis @ u / self.frame.scales)
-        return self.frame.center + self.frame.scales * values, jnp.sum(log_slopes)
+            return theta, None
+        shift, volume = self.shift(self.warp, u)
+        return theta + shift, volume
+
+    def shift(self, warp: Warp, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What a warp adds to the parameters (dim,) at one point u (dim,), and the log of its volume element."""
+        z = self.frame.basis @ u / self.frame.scales
+        values, log_slopes = warp(z)
+        return self.frame.scales * (values - z), jnp.sum(log_slopes)
 
     def log_density(self, u: jax.Array) -> jax.Array:
         """Log density at one point u (dim,), relative to the centre."""

@@ -22,6 +22,7 @@ from shardmc.sample import (
     sample,
     sampler,
 )
+from shardmc.target import DeviceFrame, Target
 
 SAMPLERS = {
     "auto": Auto(),
@@ -137,6 +138,19 @@ def test_the_fallback_is_warped_too_if_that_is_why_more_is_accepted(skewed, monk
     without = sample(model, blocks, located, Auto(warped=None), Local(), num_draws=20, seed=2)
     assert [c.sampler for c in without.chains] == ["HMC"] * 6
     assert result.passes < without.passes
+
+
+@pytest.mark.parametrize("method", [Independence(), Warped()])
+def test_programs_that_are_kept_in_files_do_not_call_lapack(method):
+    """Loaded from a file before anything was lowered, such a call would end the process."""
+    model = Model(lambda params, y: -0.5 * (y - params["mu"].sum()) ** 2, None, {"mu": 3})
+    target = Target(model, jnp.zeros(5), jnp.ones(5), DeviceFrame(jnp.zeros(3), jnp.eye(3)))
+
+    def run(key):
+        tuning = method.tune(target, key) if method.tunes else ()
+        return method.sample(target, key, 8, tuning)
+
+    assert "lapack" not in jax.jit(run).lower(jax.random.key(0)).as_text()
 
 
 @pytest.mark.parametrize("inner", [SAMPLERS["exact"], Warped()])

@@ -31,9 +31,8 @@ class Independence(Sampler):
     Parameters
     ----------
     df
-        Degrees of freedom of the proposal. With more than 64 parameters, or on a warped target, there are at least as
-        many as parameters: the length of a t variable varies too much otherwise, and many proposals would be rejected
-        even by a normal target.
+        Degrees of freedom of the proposal. With more than 64 parameters there are at least as many as parameters: the
+        length of a t variable varies too much then, and most proposals would be rejected even by a normal target.
     warmup
         The least number of proposals before the first draw is kept. The total is rounded up to a multiple of 32, for
         which matrix products are faster.
@@ -50,8 +49,7 @@ class Independence(Sampler):
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         count = -(-(self.warmup + num_draws) // _MULTIPLE) * _MULTIPLE
         # All random numbers from one call: each further call takes time to compile.
-        many = target.dim > _MANY or target.warp is not None
-        df = max(self.df, target.dim) if many else self.df
+        df = max(self.df, target.dim) if target.dim > _MANY else self.df
         noise = normals(key, (count, 2 + df + target.dim))
         log_uniforms = -0.5 * jnp.sum(noise[:, :2] ** 2, axis=1)  # minus a standard exponential
         proposals = student_t(noise[:, 2:], df)

@@ -28,6 +28,7 @@ class Chains:
     acceptance: jax.Array  # () mean acceptance probability
     divergences: jax.Array  # () number of divergent transitions
     evaluations: jax.Array | int  # () how often each of the shard's rows was evaluated
+    shift: jax.Array | None = None  # (chain, draw, dim) what a warp adds to the parameters at u
 
 
 class Sampler(ABC):

@@ -203,6 +203,8 @@ class ShardRuns:
     def _bring_home(self, shard: int, result: Chains, name: str) -> ShardChains:
         u = np.asarray(result.u, np.float64)
         theta = self.centers[shard] + u @ self.bases[shard].T
+        if result.shift is not None:
+            theta += np.asarray(result.shift, np.float64)
         acceptance = float(result.acceptance)
         failure = ""
         if not np.isfinite(theta).all():

@@ -38,7 +38,8 @@ class Warped(Sampler):
     Parameters
     ----------
     sampler
-        What draws in the warped coordinates.
+        What draws in the warped coordinates. By default independence sampling with 50 degrees of freedom, because the
+        target's tails there are about normal.
 
     Examples
     --------
@@ -47,7 +48,7 @@ class Warped(Sampler):
     8
     """
 
-    sampler: Sampler = field(default_factory=Independence)
+    sampler: Sampler = field(default_factory=lambda: Independence(df=50))
 
     def __post_init__(self) -> None:
         if self.sampler.uses_rows or isinstance(self.sampler, Warped):
@@ -84,9 +85,12 @@ class Warped(Sampler):
 
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         log_slopes, medians, own = tuning
-        warped = replace(target, warp=Warp.of(log_slopes, medians))
+        warp = Warp.of(log_slopes, medians)
         # Other random numbers than those of an attempt without the warp.
-        return in_frame(warped, self.sampler.sample(warped, jax.random.fold_in(key, 1), num_draws, own))
+        key = jax.random.fold_in(key, 1)
+        chains = self.sampler.sample(replace(target, warp=warp), key, num_draws, own)
+        shift = jax.vmap(jax.vmap(lambda u: target.shift(warp, u)[0]))(chains.u)
+        return replace(chains, shift=shift)
 
 
 def maps(target: Target) -> tuple[jax.Array, jax.Array]:
@@ -102,11 +106,3 @@ def maps(target: Target) -> tuple[jax.Array, jax.Array]:
     log_slopes, medians = jax.vmap(transport)(profiles)
     flat = jnp.zeros((target.dim, log_slopes.shape[1]), log_slopes.dtype)
     return flat.at[most].set(log_slopes), flat[:, 0].at[most].set(medians)
-
-
-def in_frame(target: Target, chains: Chains) -> Chains:
-    """Chains in the coordinates of a warped target's frame."""
-    flat = chains.u.reshape(-1, target.dim)
-    gaps = jax.vmap(lambda u: target.to_theta(u)[0] - target.frame.center)(flat)
-    u = jnp.linalg.solve(target.frame.basis, gaps.T).T
-    return replace(chains, u=u.reshape(chains.u.shape))

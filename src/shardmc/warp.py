@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_KNOTS = np.linspace(-5.0, 5.0, 41)
-_STEP = float(_KNOTS[1] - _KNOTS[0])
+_FIRST, _STEP = -5.0, 0.25
+_KNOTS = np.arange(_FIRST, -_FIRST + _STEP, _STEP)
 GRID = 1.5 * np.sinh(np.linspace(-3.1, 3.1, 49))
 """Where a density is evaluated to find its map, in standard deviations: densely at the mode, and to 17 of them."""
-_FLOOR = -80.0
-_LEAST = 1e-30
+_FLOOR, _LEAST = -80.0, 1e-30
+"""The lowest log density relative to its maximum, and the smallest probability, that single precision can hold."""
 
 
 @jax.tree_util.register_dataclass
@@ -22,8 +22,7 @@ _LEAST = 1e-30
 class Warp:
     """Monotone maps z -> value, one per parameter, with log slopes that are linear between knots.
 
-    So the slope is positive whatever the numbers are, and a map and its inverse are smooth. Beyond the outer knots the
-    slope is constant.
+    So the slope is positive and continuous whatever the numbers are. Beyond the outer knots it is constant.
     """
 
     log_slopes: jax.Array  # (dim, knot)
@@ -42,13 +41,13 @@ class Warp:
 
     def __call__(self, z: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Values (dim,) and log slopes (dim,) at z (dim,)."""
-        place = jnp.floor((z - _KNOTS[0]) / _STEP)
+        place = jnp.floor((z - _FIRST) / _STEP)
         knot = jnp.clip(place, 0, len(_KNOTS) - 1).astype(int)
         log_slope, bend, value = (
             jnp.take_along_axis(a, knot[:, None], axis=1)[:, 0]
             for a in (self.log_slopes, self.bends, self.values)
         )
-        beyond = z - (_KNOTS[0] + _STEP * knot)
+        beyond = z - (_FIRST + _STEP * knot)
         change = jnp.where(place < 0, 0.0, bend) * beyond
         return value + jnp.exp(log_slope) * beyond * _mean_growth(change), log_slope + change
 
@@ -86,7 +85,7 @@ def transport(log_density: jax.Array) -> tuple[jax.Array, jax.Array]:
         -quantile(jnp.maximum(above / total, _LEAST)),
     )
     log_slopes = jnp.log(total) - 0.5 * z**2 - 0.5 * jnp.log(2 * jnp.pi) - log_p
-    return jnp.interp(_KNOTS, z, log_slopes), jnp.interp(0.0, z, grid)
+    return jnp.interp(jnp.asarray(_KNOTS, z.dtype), z, log_slopes), jnp.interp(0.0, z, grid)
 
 
 def unevenness(log_slopes: np.ndarray) -> float:

@@ -28,6 +28,7 @@ _HOMES = {
     "HMC": "shardmc.sample",
     "NUTS": "shardmc.sample",
     "RandomWalk": "shardmc.sample",
+    "Warped": "shardmc.sample",
     "Exact": "shardmc.sample",
     "Gibbs": "shardmc.sample",
     "binomial_labels": "shardmc.sample",
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from shardmc.sample import Gibbs as Gibbs
     from shardmc.sample import Independence as Independence
     from shardmc.sample import RandomWalk as RandomWalk
+    from shardmc.sample import Warped as Warped
     from shardmc.sample import binomial_labels as binomial_labels
     from shardmc.sample import multinomial_labels as multinomial_labels
 

@@ -13,6 +13,7 @@ from jax import lax
 from shardmc.data.grouped import GroupedRows, points_together
 from shardmc.model import Density
 from shardmc.types import Frame, Rows
+from shardmc.warp import Warp
 
 D = TypeVar("D", bound=Density)
 _POINTS = 256
@@ -36,6 +37,11 @@ class DeviceFrame:
     def to_theta(self, u: jax.Array) -> jax.Array:
         return self.center + self.basis @ u
 
+    @property
+    def scales(self) -> jax.Array:
+        """Standard deviations (dim,) of the parameters if u is standard normal."""
+        return jnp.sqrt(jnp.sum(self.basis**2, axis=1))
+
     @staticmethod
     def of(frame: Frame) -> DeviceFrame:
         real = jnp.result_type(float)
@@ -50,6 +56,9 @@ class Target(Generic[D]):
     The sum is over differences l_j(theta) - l_j(center), row by row, so that in float32 it keeps its precision for
     any number of rows. `power` is 1 for the rescaled subposterior and the shard's share for
     the fractional one.
+
+    With a warp, theta_k = center_k + s_k g_k((basis u)_k / s_k), where s_k is the length of row k of the basis, and the
+    sum of the log slopes of the g_k is added.
     """
 
     model: D
@@ -57,6 +66,7 @@ class Target(Generic[D]):
     weights: jax.Array  # (row,)
     frame: DeviceFrame
     power: jax.Array | float = 1.0
+    warp: Warp | None = None
     reference: jax.Array = field(init=False)  # (row,) log-likelihoods at the centre
 
     def __post_init__(self) -> None:
@@ -66,12 +76,27 @@ class Target(Generic[D]):
     def dim(self) -> int:
         return self.frame.center.shape[0]
 
-    def log_density(self, u: jax.Array) -> jax.Array:
-        """Log density at one point u (dim,), relative to u = 0."""
+    def to_theta(self, u: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """The parameters (dim,) at one point u (dim,), and the log of the warp's volume element there."""
         theta = self.frame.to_theta(u)
+        if self.warp is None:
+            return theta, None
+        shift, volume = self.shift(self.warp, u)
+        return theta + shift, volume
+
+    def shift(self, warp: Warp, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What a warp adds to the parameters (dim,) at one point u (dim,), and the log of its volume element."""
+        z = self.frame.basis @ u / self.frame.scales
+        values, log_slopes = warp(z)
+        return self.frame.scales * (values - z), jnp.sum(log_slopes)
+
+    def log_density(self, u: jax.Array) -> jax.Array:
+        """Log density at one point u (dim,), relative to the centre."""
+        theta, volume = self.to_theta(u)
         gain = jnp.sum(self.weights * (self.model.log_likelihood(theta, self.rows) - self.reference))
         prior_gain = self.model.log_prior(theta) - self.model.log_prior(self.frame.center)
-        return self.power * (gain + prior_gain)
+        density = self.power * (gain + prior_gain)
+        return density if volume is None else density + volume
 
     def log_densities(self, u: jax.Array) -> jax.Array:
         """Log densities at many points (point, dim): matrix computations over blocks of rows and points."""
@@ -88,9 +113,10 @@ class Target(Generic[D]):
         block = math.ceil(num_rows / math.ceil(num_rows / most_rows))
 
         def some(u: jax.Array) -> jax.Array:
-            theta = jax.vmap(self.frame.to_theta)(u)
+            theta, volume = jax.vmap(self.to_theta)(u)
             prior_gain = jax.vmap(self.model.log_prior)(theta) - self.model.log_prior(self.frame.center)
-            return self.power * (self._gains(theta, block) + prior_gain)
+            density = self.power * (self._gains(theta, block) + prior_gain)
+            return density if volume is None else density + volume
 
         whole = num_points // most_points * most_points
         parts = [lax.map(some, u[:whole].reshape(-1, most_points, self.dim)).ravel()]

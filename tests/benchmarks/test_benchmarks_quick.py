@@ -18,6 +18,7 @@ QUICK = {
     "kernels": [],
     "many_fits": [],
     "many_parameters": [],
+    "warped": [],
     "gpu": ["--no-nuts", "--shards", "10", "--draws", "500"],
     "peers": [
         "--only",

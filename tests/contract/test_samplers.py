@@ -10,7 +10,19 @@ from shardmc.engine import Local
 from shardmc.errors import OptionError
 from shardmc.locate import locate, locate_shards
 from shardmc.model import Model
-from shardmc.sample import HMC, NUTS, Auto, Exact, Independence, RandomWalk, Sampler, sample, sampler
+from shardmc.sample import (
+    HMC,
+    NUTS,
+    Auto,
+    Exact,
+    Independence,
+    RandomWalk,
+    Sampler,
+    Warped,
+    sample,
+    sampler,
+)
+from shardmc.target import DeviceFrame, Target
 
 SAMPLERS = {
     "auto": Auto(),
@@ -18,6 +30,7 @@ SAMPLERS = {
     "hmc": HMC(chains=3),
     "nuts": NUTS(chains=2),
     "random-walk": RandomWalk(chains=2),
+    "warped": Warped(),
     "exact": Exact(
         lambda key, y, weights, power: {
             "mu": weights @ y / weights.sum() + jax.random.normal(key) / jnp.sqrt(power * weights.sum())
@@ -83,6 +96,67 @@ def test_auto_falls_back_where_acceptance_is_low_and_says_so():
     assert fallen
     assert all(c.acceptance >= 0.3 for c in result.chains if c.sampler == "Independence")
     assert f"{len(fallen)} of 2 shards were sampled with HMC" in result.notes[0]
+
+
+@pytest.fixture(scope="module")
+def skewed():
+    """Twelve independent log rates with less than one event each: long tails on the left."""
+    model = Model(
+        lambda params, y: 0.0 * y,
+        lambda params: jnp.sum(0.4 * params["log_rate"] - jnp.exp(params["log_rate"])),
+        {"log_rate": 12},
+    )
+    blocks = as_source(np.zeros(60, np.float32)).split(Partition(6), 0)
+    engine = Local()
+    return model, blocks, locate_shards(model, blocks, locate(model, blocks, engine), engine)
+
+
+def test_auto_warps_skewed_targets_says_so_and_resumes_with_the_same_draws(skewed):
+    model, blocks, located = skewed
+    whole = sample(model, blocks, located, Auto(), Local(batch=1), num_draws=200, seed=2)
+    assert [c.sampler for c in whole.chains] == ["Warped(Independence)"] * 6
+    assert min(c.acceptance for c in whole.chains) > 0.6
+    assert "6 of 6 shards were sampled with Warped(Independence)" in whole.notes[0]
+    done = {i: whole.chains[i] for i in (0, 2, 4)}
+    resumed = sample(model, blocks, located, Auto(), Local(batch=3), num_draws=200, seed=2, done=done)
+    for one, other in zip(whole.chains, resumed.chains, strict=True):
+        np.testing.assert_array_equal(one.theta, other.theta)
+
+
+def test_without_warped_coordinates_few_proposals_are_accepted(skewed):
+    model, blocks, located = skewed
+    plain = sample(model, blocks, located, Independence(), Local(batch=1), num_draws=200, seed=2)
+    assert max(c.acceptance for c in plain.chains) < 0.5
+
+
+@pytest.mark.slow
+def test_the_fallback_is_warped_too_if_that_is_why_more_is_accepted(skewed, monkeypatch):
+    monkeypatch.setattr("shardmc.sample.sampling.LOW_ACCEPTANCE", {jax.default_backend(): 0.99})
+    model, blocks, located = skewed
+    result = sample(model, blocks, located, Auto(), Local(), num_draws=20, seed=2)
+    assert [c.sampler for c in result.chains] == ["Warped(HMC)"] * 6
+    without = sample(model, blocks, located, Auto(warped=None), Local(), num_draws=20, seed=2)
+    assert [c.sampler for c in without.chains] == ["HMC"] * 6
+    assert result.passes < without.passes
+
+
+@pytest.mark.parametrize("method", [Independence(), Warped()])
+def test_programs_that_are_kept_in_files_do_not_call_lapack(method):
+    """Loaded from a file before anything was lowered, such a call would end the process."""
+    model = Model(lambda params, y: -0.5 * (y - params["mu"].sum()) ** 2, None, {"mu": 3})
+    target = Target(model, jnp.zeros(5), jnp.ones(5), DeviceFrame(jnp.zeros(3), jnp.eye(3)))
+
+    def run(key):
+        tuning = method.tune(target, key) if method.tunes else ()
+        return method.sample(target, key, 8, tuning)
+
+    assert "lapack" not in jax.jit(run).lower(jax.random.key(0)).as_text()
+
+
+@pytest.mark.parametrize("inner", [SAMPLERS["exact"], Warped()])
+def test_samplers_with_coordinates_of_their_own_are_not_warped(inner):
+    with pytest.raises(OptionError, match="leave out Warped"):
+        Warped(inner)
 
 
 def test_unknown_names_and_options_list_the_valid_ones():

@@ -65,6 +65,24 @@ def test_one_worker_draws_what_this_machine_draws(model, rows, local):
         check_equal(shardmc.fit(model, rows, engine=shardmc.Dask(client, batch=5), **OPTIONS), local)
 
 
+def test_workers_warp_skewed_parameters_as_this_machine_does(client):
+    """Ten levels of a factor without a success: their log odds have long tails on the left."""
+    level = np.random.default_rng(1).integers(0, 20, 2_000)
+    rows = {"level": level.astype(np.int32), "y": (level >= 10).astype(np.float32) * (np.arange(2_000) % 2)}
+
+    def log_likelihood(params, rows):
+        eta = params["log_odds"][rows["level"]]
+        return rows["y"] * eta - jax.nn.softplus(eta)
+
+    model = shardmc.Model(
+        log_likelihood, lambda params: -0.005 * jnp.sum(params["log_odds"] ** 2), {"log_odds": 20}
+    )
+    options = {"shards": 5, "draws": 200, "seed": 5, "precision": "single"}
+    local = shardmc.fit(model, rows, **options)
+    assert set(local.shards.sampler) == {"Warped(Independence)"}
+    check_equal(shardmc.fit(model, rows, engine=shardmc.Dask(client), **options), local)
+
+
 def test_workers_read_rows_from_files(client, model, rows, local, tmp_path):
     pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
     source = as_source(tmp_path / "rows.parquet", memory=0, scratch=tmp_path / "scratch")

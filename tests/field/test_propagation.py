@@ -54,6 +54,12 @@ def test_gaussian_sites_are_exact(linear, shards):
     assert unlikely(posterior.theta, np.linalg.solve(twice, precision @ mean), twice)
 
 
+def test_warped_coordinates_are_refused(linear):
+    model, rows, _, _ = linear
+    with pytest.raises(OptionError, match="coordinates of its own"):
+        shardmc.expectation_propagation(model, rows, shards=5, sampler="warped")
+
+
 @pytest.mark.slow
 def test_hmc_samples_tilted_distributions_as_well(linear):
     model, rows, mean, precision = linear

@@ -13,6 +13,7 @@ from shardmc.errors import ModelError
 from shardmc.locate import DECREMENT, gradients, influential, locate, locate_shards
 from shardmc.locate.ascent import Ascent
 from shardmc.locate.leverage import RowLeverage, _highest
+from shardmc.locate.shard_modes import _Damped
 from shardmc.locate.terms import Evaluator
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
@@ -102,6 +103,27 @@ def test_shard_modes_are_the_same_wherever_the_search_starts(starts):
     error = np.sqrt(np.einsum("ki,kij,kj->k", gap, located.shard_curvatures, gap))
     assert error.max() < 2 * DECREMENT
     np.testing.assert_allclose(located.shard_curvatures, again.shard_curvatures, rtol=0.01)
+
+
+def test_a_damped_search_returns_from_where_only_the_prior_has_curvature():
+    """A level with 300 of 1,000 successes from a log odds of 30, where Newton's step is a million sds long."""
+    sd, prior_sd = 0.07, 10.0
+
+    def terms(u):
+        b = 40 + sd * u[0]  # in the frame of all rows, whose centre is worse still
+        p = 1 / (1 + np.exp(-b))
+        value = 300 * b - 1000 * np.logaddexp(0, b) - 0.5 * (b / prior_sd) ** 2
+        curvature = 1000 * p * (1 - p) + prior_sd**-2
+        return value, np.array([sd * (300 - 1000 * p - b / prior_sd**2)]), np.array([[sd**2 * curvature]])
+
+    center = terms(np.zeros(1))[0]
+    search = _Damped(np.array([-10 / sd]))
+    for _ in range(60):
+        value, gradient, curvature = terms(search.u)
+        if not search.advance((value - center, gradient, curvature)):
+            break
+    assert search.remaining < DECREMENT
+    assert np.abs(terms(search.u)[1]) < 1e-2
 
 
 @pytest.mark.parametrize("seed", range(4))

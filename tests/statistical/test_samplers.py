@@ -18,8 +18,9 @@ from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.locate import locate, locate_shards
 from shardmc.model import Model
-from shardmc.sample import HMC, NUTS, Exact, Independence, RandomWalk, sample
+from shardmc.sample import HMC, NUTS, Exact, Independence, RandomWalk, Warped, sample
 from shardmc.sample.sampler import Chains, Sampler, student_t
+from shardmc.warp import Warp
 
 SHARDS, ROWS, PRIOR_SHAPE, PRIOR_RATE = 200, 2_000, 200.0, 400.0
 SAMPLERS = {
@@ -27,6 +28,8 @@ SAMPLERS = {
     "hmc": HMC(),
     "nuts": NUTS(),
     "random-walk": RandomWalk(),
+    "warped": Warped(),
+    "warped hmc": Warped(HMC()),
     "exact": Exact(
         lambda key, y, weights, power: {
             "rate": jax.random.gamma(key, power * (PRIOR_SHAPE + weights @ y))
@@ -89,3 +92,32 @@ class NeverRejects(Sampler):
 
 def test_the_same_test_rejects_a_sampler_without_its_accept_step(poisson):
     assert min(uniform_deviations(poisson, NeverRejects(), "fractional")) < LEVEL
+
+
+class WithoutSlopes(Warp):
+    """Maps whose slopes the target forgets."""
+
+    def __call__(self, z):
+        values, log_slopes = super().__call__(z)
+        return values, 0 * log_slopes
+
+
+@dataclasses.dataclass(frozen=True)
+class ForgetsSlopes(Sampler):
+    """`Warped` without the volume element of its coordinates."""
+
+    tunes = True
+
+    def tune(self, target, key):
+        return Warped().tune(target, key)
+
+    def sample(self, target, key, num_draws, tuning):
+        warp = Warp.of(*tuning[:2])
+        warp = WithoutSlopes(warp.log_slopes, warp.bends, warp.values)
+        chains = Independence().sample(dataclasses.replace(target, warp=warp), key, num_draws, ())
+        shift = jax.vmap(jax.vmap(lambda u: target.shift(warp, u)[0]))(chains.u)
+        return dataclasses.replace(chains, shift=shift)
+
+
+def test_the_same_test_rejects_warped_coordinates_without_their_volume_element(poisson):
+    assert min(uniform_deviations(poisson, ForgetsSlopes(), "fractional")) < LEVEL

@@ -68,7 +68,7 @@ Clusters = Annotated[
     ),
 ]
 Strata = Annotated[str | None, typer.Option(help="A column whose values are spread evenly over the shards.")]
-SamplerName = Annotated[str, typer.Option(help="auto, independence, hmc, nuts or random-walk.")]
+SamplerName = Annotated[str, typer.Option(help="auto, independence, warped, hmc, nuts or random-walk.")]
 CombinerName = Annotated[str, typer.Option(help="recenter, consensus, swiss, ...")]
 EngineName = Annotated[str, typer.Option(help="local or dask.")]
 Scheduler = Annotated[

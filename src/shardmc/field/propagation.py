@@ -28,7 +28,7 @@ from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Locate, LocateShards
 from shardmc.posterior import Plan, Posterior
-from shardmc.sample import Auto, Sampled, Sampler, ShardChains
+from shardmc.sample import Auto, Sampled, Sampler, ShardChains, Warped
 from shardmc.sample import sampler as named_sampler
 from shardmc.sample.sampler import Chains
 from shardmc.seeds import Purpose, generator
@@ -126,9 +126,10 @@ def expectation_propagation(
     """
     chosen, how = named_sampler(sampler), propagation(**options)
     first = chosen.first if isinstance(chosen, Auto) else chosen
-    if first.uses_rows:
+    if first.uses_rows or isinstance(first, Warped):
+        used = "coordinates of its own" if isinstance(first, Warped) else "the rows itself"
         raise OptionError(
-            f"{type(first).__name__} cannot sample tilted distributions, because it uses the rows itself. Choose a "
+            f"{type(first).__name__} cannot sample tilted distributions, because it uses {used}. Choose a "
             "sampler that needs log densities only, such as 'independence' or 'hmc'."
         )
     certified = certify_options(certify, check)

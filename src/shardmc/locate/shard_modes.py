@@ -22,6 +22,9 @@ _ROUNDS = 4
 _MOST_ROUNDS = 60
 _SHORTEST = 0.5**7
 """The shortest part of a Newton step that a damped search tries."""
+_FARTHEST = 100.0
+"""The longest step that a damped search tries, in posterior standard deviations of all rows. Where a separated level
+has almost no curvature, Newton's step is thousands of them long, and no part of it that is tried climbs."""
 _LONGEST = 1.0
 """The longest last step of a plain search, in posterior standard deviations, if its end is not evaluated."""
 
@@ -90,6 +93,7 @@ class _Damped:
         decrement = math.inf if found is None else math.sqrt(max(gradient @ found, 0.0))
         before = self._decrement if math.isfinite(self._decrement) else 0.0  # nothing is known of convergence
         self.remaining, self._decrement = left_after(decrement, before), decrement
+        self._step = self._step * min(1.0, _FARTHEST / max(float(np.linalg.norm(self._step)), 1e-300))
         self._at, self._gain, self._length = self.u, float(gain), 1.0
         self.u, self.curvature = self.u + self._step, curvature
         if arrives(decrement, self.remaining):

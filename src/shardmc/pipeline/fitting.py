@@ -127,7 +127,7 @@ def fit(
     keep
         Keep a row in every shard if its leverage exceeds `keep` times the largest share. None keeps no rows.
     sampler
-        A sampler or its name: "auto", "independence", "hmc", "nuts", "random-walk".
+        A sampler or its name: "auto", "independence", "warped", "hmc", "nuts", "random-walk".
     combiner
         A combiner or its name: "recenter", "consensus", "weierstrass", ...
     engine

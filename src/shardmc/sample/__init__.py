@@ -7,8 +7,10 @@ from shardmc.errors import OptionError, unknown
 from shardmc.sample.gibbs import Gibbs, binomial_labels, multinomial_labels, whole_multiplicities
 from shardmc.sample.independence import Exact, Independence
 from shardmc.sample.sampler import Sampler
-from shardmc.sample.sampling import Auto, Sampled, ShardChains, sample, sample_call
+from shardmc.sample.sampling import Auto, Sampled, sample, sample_call
+from shardmc.sample.shard_runs import ShardChains
 from shardmc.sample.walkers import HMC, NUTS, RandomWalk
+from shardmc.sample.warped import Warped
 
 __all__ = [
     "HMC",
@@ -21,6 +23,7 @@ __all__ = [
     "Sampled",
     "Sampler",
     "ShardChains",
+    "Warped",
     "binomial_labels",
     "multinomial_labels",
     "sample",
@@ -35,6 +38,7 @@ _SAMPLERS: dict[str, Any] = {
     "hmc": HMC,
     "nuts": NUTS,
     "random-walk": RandomWalk,
+    "warped": Warped,
 }
 
 

@@ -28,6 +28,7 @@ class Chains:
     acceptance: jax.Array  # () mean acceptance probability
     divergences: jax.Array  # () number of divergent transitions
     evaluations: jax.Array | int  # () how often each of the shard's rows was evaluated
+    shift: jax.Array | None = None  # (chain, draw, dim) what a warp adds to the parameters at u
 
 
 class Sampler(ABC):
@@ -38,6 +39,11 @@ class Sampler(ABC):
 
     uses_rows: ClassVar[bool] = False
     """Whether it uses the target's rows, not only its log density."""
+
+    @property
+    def name(self) -> str:
+        """How results and notes name it."""
+        return type(self).__name__
 
     @property
     def takes_power(self) -> bool:

@@ -1,0 +1,214 @@
+"""Run one sampler on shards through an engine, and bring the draws home on the unconstrained scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardmc.data.batch import Blocks
+from shardmc.engine import Engine, ProgramCall, in_order
+from shardmc.model import Model
+from shardmc.sample.sampler import Chains, Sampler, Tuning
+from shardmc.seeds import Purpose, shard_keys
+from shardmc.target import DeviceFrame, Target
+from shardmc.types import Frame, Located, Rows, Scaling
+
+_PILOTS = 4
+
+Part = Callable[[str, int], Callable[[int], None]]
+"""Announces a part of the sampling: part(what it does, its steps) -> a function to call with the steps done."""
+
+
+def untold(what: str, steps: int) -> Callable[[int], None]:
+    return lambda done: None
+
+
+@dataclass(frozen=True)
+class ShardChains:
+    """One shard's draws on the unconstrained scale and statistics of its chains, or why there are none."""
+
+    theta: np.ndarray  # (chain, draw, dim)
+    acceptance: float
+    divergences: int
+    sampler: str
+    failure: str = ""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Named arrays, for a file."""
+        return {
+            "theta": self.theta,
+            "acceptance": np.array(self.acceptance),
+            "divergences": np.array(self.divergences),
+            "sampler": np.array(self.sampler),
+        }
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, np.ndarray]) -> ShardChains:
+        return ShardChains(
+            arrays["theta"], float(arrays["acceptance"]), int(arrays["divergences"]), str(arrays["sampler"])
+        )
+
+
+_Own = tuple[DeviceFrame, jax.Array, jax.Array]
+"""A shard's frame, the power of its likelihood and prior, and the data of its random key."""
+
+
+@dataclass(frozen=True)
+class _SampleShard:
+    """Program: draws of one shard's target."""
+
+    model: Model
+    sampler: Sampler
+    num_draws: int
+
+    @property
+    def density_only(self) -> bool:
+        return not self.sampler.uses_rows
+
+    def __call__(self, rows: Rows, weights: jax.Array, shard: _Own, tuning: Tuning) -> Chains:
+        frame, power, key = shard
+        target = Target(self.model, rows, weights, frame, power)
+        return self.sampler.sample(target, jax.random.wrap_key_data(key), self.num_draws, tuning)
+
+
+@dataclass(frozen=True)
+class _TuneShard:
+    """Program: tuning of a sampler on one pilot shard."""
+
+    model: Model
+    sampler: Sampler
+
+    @property
+    def density_only(self) -> bool:
+        return not self.sampler.uses_rows
+
+    def __call__(self, rows: Rows, weights: jax.Array, shard: _Own, shared: None) -> Tuning:
+        frame, power, key = shard
+        target = Target(self.model, rows, weights, frame, power)
+        return self.sampler.tune(target, jax.random.wrap_key_data(key))
+
+
+def frames(
+    located: Located | None, scaling: Scaling, shares: np.ndarray, dim: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centres (shard, dim) and bases (shard, dim, dim) in which each shard's target is about standard normal.
+
+    A shard without a mode uses the frame of all rows. Without any mode the frame is the identity.
+    """
+    if located is None:
+        identity = Frame.identity(dim)
+        each = [identity] * len(shares)
+    else:
+        each = [
+            Frame.at(located.shard_modes[i], located.shard_curvatures[i])
+            if located.found[i]
+            else located.mode.frame
+            for i in range(len(shares))
+        ]
+    widen = 1 / np.sqrt(shares) if scaling == "fractional" else np.ones(len(shares))
+    return np.stack([f.center for f in each]), np.stack([f.basis for f in each]) * widen[:, None, None]
+
+
+class ShardRuns:
+    """One call of `sample`: what does not depend on the sampler."""
+
+    def __init__(
+        self,
+        model: Model,
+        blocks: Blocks,
+        located: Located | None,
+        engine: Engine,
+        num_draws: int,
+        seed: int,
+        scaling: Scaling,
+        part: Part,
+    ) -> None:
+        self.model, self.blocks, self.engine = model, blocks, engine
+        self.num_draws, self.scaling, self.part = num_draws, scaling, part
+        self.centers, self.bases = frames(located, scaling, blocks.shares, model.dim)
+        power = blocks.shares if scaling == "fractional" else np.ones(blocks.num_shards)
+        real = jnp.result_type(float)
+        frame = DeviceFrame(self.centers.astype(real), self.bases.astype(real))  # type: ignore[arg-type]
+        self._frames = (frame, power.astype(real))
+        self.seed = seed
+        self.passes = 0.0
+        self._tunings: dict[Sampler, Tuning] = {}
+
+    def what(self, sampler: Sampler, shards: Sequence[int]) -> str:
+        return f"{sampler.name} on {len(shards)} of {self.blocks.num_shards} shards"
+
+    def run(
+        self, sampler: Sampler, shards: Sequence[int], what: str = ""
+    ) -> Iterable[tuple[int, ShardChains]]:
+        if not shards:
+            return
+        pilots = sampler.tuning_steps * len(self.pilots)
+        each = sampler.steps(self.num_draws)
+        advance = self.part(what, pilots + each * len(shards))
+        name = sampler.name
+        program = _SampleShard(self.model, sampler, self.num_draws)
+        tuning = self.tuning(sampler)
+        if pilots:
+            advance(pilots)
+        failed: dict[int, str] = {}
+        for shard, result in self.engine.map(
+            program,
+            self.blocks,
+            self._per_shard(Purpose.SAMPLE),
+            tuning,
+            shards,
+            on_done=lambda _: advance(each),
+            on_failure=failed.__setitem__,
+        ):
+            self.passes += float(self.blocks.shares[shard]) * int(result.evaluations)
+            yield shard, self._bring_home(shard, result, name)
+        for shard, reason in failed.items():
+            advance(each)
+            nothing = np.full((1, self.num_draws, self.model.dim), np.nan)
+            yield shard, ShardChains(nothing, math.nan, 0, name, reason)
+
+    def first_call(self, sampler: Sampler) -> ProgramCall:
+        """The first program that this sampler needs."""
+        if sampler.tunes:
+            program = _TuneShard(self.model, sampler)
+            return ProgramCall(program, self.blocks, self._per_shard(Purpose.TUNE), None)
+        program = _SampleShard(self.model, sampler, self.num_draws)
+        return ProgramCall(program, self.blocks, self._per_shard(Purpose.SAMPLE), ())
+
+    def _per_shard(self, purpose: Purpose) -> tuple[DeviceFrame, np.ndarray, np.ndarray]:
+        return (*self._frames, shard_keys(self.seed, purpose, self.blocks.num_shards))
+
+    @property
+    def pilots(self) -> range:
+        """A few shards, always the same ones."""
+        return range(min(_PILOTS, self.blocks.num_shards))
+
+    def tuning(self, sampler: Sampler) -> Tuning:
+        """The average over the pilot shards."""
+        if not sampler.tunes:
+            return ()
+        if sampler in self._tunings:
+            return self._tunings[sampler]
+        program = _TuneShard(self.model, sampler)
+        results = self.engine.map(program, self.blocks, self._per_shard(Purpose.TUNE), None, self.pilots)
+        found = [value for _, value in in_order(results, self.pilots)]
+        self._tunings[sampler] = jax.tree.map(lambda *v: np.mean(v, axis=0), *found)
+        return self._tunings[sampler]
+
+    def _bring_home(self, shard: int, result: Chains, name: str) -> ShardChains:
+        u = np.asarray(result.u, np.float64)
+        theta = self.centers[shard] + u @ self.bases[shard].T
+        if result.shift is not None:
+            theta += np.asarray(result.shift, np.float64)
+        acceptance = float(result.acceptance)
+        failure = ""
+        if not np.isfinite(theta).all():
+            failure = f"{name} produced values that are not finite."
+        elif acceptance == 0 or math.isnan(acceptance):
+            failure = f"{name} accepted nothing."
+        return ShardChains(theta, acceptance, int(result.divergences), name, failure)

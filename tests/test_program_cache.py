@@ -277,6 +277,15 @@ def test_a_damaged_file_is_replaced(usual, filled, compilations, damage):
     assert all(cache.read_program(file) is not None for file in files)
 
 
+@pytest.mark.parametrize(("function", "is_kept"), [(jnp.linalg.solve, False), (jnp.matmul, True)])
+def test_programs_that_call_lapack_are_not_kept(tmp_path, function, is_kept):
+    """A process that loaded one and had not traced any would crash."""
+    with keeping(tmp_path / "programs") as folder:
+        program = jax.jit(lambda a, b: function(a, b)).lower(jnp.eye(3), jnp.ones(3)).compile()
+        kept.Entry(folder, "one.program", [], None).save(program, [])
+        assert (folder / "one.program").exists() is is_kept
+
+
 def test_a_full_disk_is_no_obstacle(folder, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")

@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 import pickle
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,8 @@ _PACKAGE = "shardmc"
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro", "optax")
 _NOT_TRACED = ("cache", "log", "dump", "traceback", "pprint", "timeout", "pgle")
 """Words in the names of JAX's options that change no program."""
+_LAPACK = re.compile(rb"lapack_[a-z]+_ffi")
+"""How a program on a CPU names its calls of LAPACK."""
 
 
 class Unkept(Exception):
@@ -175,6 +178,8 @@ class Entry:
                 return  # JAX remembered what it traced earlier
             forms = [(places[id(function)], args, function.kept_form(args)) for function, args in seen]
             serialized, _, out_tree = serialize(program)
+            if _LAPACK.search(serialized):
+                return  # JAX connects it to SciPy's when it traces; a process that only loads the program would crash
             data = io.BytesIO()
             pickle.dump((forms, out_tree, serialized), data)
             write_program(self.folder, self.name, data.getvalue())

@@ -40,8 +40,8 @@ def test_help_imports_nothing_heavy():
 
 
 @pytest.mark.slow
-def test_demo_writes_a_posterior_that_loads(tmp_path):
-    done = run("demo", "--rows", "5000", "--shards", "5", "--draws", "500", "--out", "result", cwd=tmp_path)
+def test_demo_writes_a_posterior_that_loads(tmp_path, command):
+    done = command("demo", "--rows", "2000", "--shards", "2", "--draws", "500", "--out", "result")
     assert done.returncode == 0, done.stderr
     assert "Certificate" in done.stdout
     assert "posterior of all rows" in done.stdout
@@ -169,7 +169,7 @@ def test_ctrl_c_ends_a_run_with_one_line(tmp_path):
     )
     assert process.stdout is not None
     process.stdout.readline()  # it has begun
-    time.sleep(5)  # and is somewhere in its work
+    time.sleep(2)  # and is somewhere in its work
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130

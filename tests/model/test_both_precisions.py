@@ -74,7 +74,7 @@ def of_pymc():
     [plain, an_object, of_numpyro, of_pymc],
 )
 def test_a_model_that_holds_arrays_is_fitted_in_both_precisions(make):
-    model, options = make(), {"shards": 3, "draws": 300, "seed": 4}
+    model, options = make(), {"shards": 2, "draws": 100, "seed": 4, "check": False}
     data = {"x": X, "y": Y}
     means = []
     for precision in ("auto", "double"):

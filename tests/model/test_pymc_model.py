@@ -2,8 +2,6 @@
 
 import builtins
 import pickle
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -205,19 +203,6 @@ def test_deterministics_without_rows_are_derived_and_others_left_out(built):
     assert list(draws) == ["mu", "tau", "offset", "effect"]
     expected = draws["mu"][:, None] + draws["tau"][:, None] * draws["offset"]
     np.testing.assert_allclose(draws["effect"], expected, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_jax_keeps_its_precision():
-    code = (
-        "import jax, numpy as np, pymc as pm, shardmc\n"
-        "with pm.Model() as m:\n"
-        "    y = pm.Data('y', np.zeros(9)); pm.Normal('o', pm.Normal('mu'), 1, observed=y)\n"
-        "r = shardmc.from_pymc(m, rows=['y'])\n"
-        "print(jax.config.jax_enable_x64, r.bind(r.data).log_prior(np.zeros(1)).dtype, len(jax.devices()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "float32", "1"]
 
 
 def test_models_travel(built):

@@ -29,7 +29,7 @@ interrupted = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(interrupted)
 
 NUM_SHARDS = interrupted.NUM_SHARDS
-KILLS = 20
+KILLS = 12
 
 
 @pytest.fixture(scope="module")

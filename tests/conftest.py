@@ -18,6 +18,9 @@ os.environ |= {
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    # Programs without the lines of Python that they come from are lowered a little faster.
+    "JAX_INCLUDE_FULL_TRACEBACKS_IN_LOCATIONS": "0",
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
     # No programs in the user's folder. None elsewhere either: tests replace parts of the package, and programs that
     # are loaded from files would not notice.
     "SHARDMC_PROGRAMS": "off",
@@ -127,7 +130,7 @@ def _many_models() -> None:
         kept._most *= 4
 
 
-MEASURED = {"contract", "formulas", "locate", "model", "sample", "statistical"}
+MEASURED = {"contract", "formulas", "locate", "mixed", "model", "sample", "statistical"}
 """Folders whose fits choose their precision by measuring the noise of single precision, as those of users do."""
 
 

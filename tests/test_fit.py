@@ -1,5 +1,6 @@
 """fit from end to end: determinism, compilation, options, results that come back from disk."""
 
+import ast
 import subprocess
 import sys
 
@@ -276,10 +277,29 @@ def test_newton_steps_move_the_centre_from_the_mean_of_means_to_the_mode(model, 
         shardmc.combine(np.zeros((2, 5, 1)), shardmc.Recenter("newton", "none", steps=2))
 
 
+FIRST_FIT = """
+import sys
+import jax, numpy as np, shardmc
+
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, duration, **info: compiled.append(info.get("fun_name", ""))
+    if event.endswith("backend_compile_duration") else None
+)
+model = shardmc.Model(lambda p, y: -0.5 * (y - p["mu"]) ** 2, None, {"mu": ()})
+shardmc.fit(model, np.random.default_rng(0).normal(size=2_000), shards=4, draws=400)
+loaded = set(sys.modules)
+shardmc.glm, shardmc.compare
+print([compiled, sorted(loaded), [name for name in sys.modules if name.startswith(("shardmc.field", "blackjax"))]])
+"""
+
+
 @pytest.mark.slow
-def test_a_fit_loads_nothing_that_it_does_not_need():
-    """Each of these takes long to load; a fit of arrays needs none of them."""
-    heavy = (
+def test_a_first_fit_loads_and_compiles_nothing_that_it_does_not_need():
+    done = subprocess.run([sys.executable, "-c", FIRST_FIT], capture_output=True, text=True, check=True)
+    compiled, loaded, of_other_methods = ast.literal_eval(done.stdout)
+    # Each of these takes long to load; a fit of arrays needs none of them.
+    heavy = {
         "scipy.stats",
         "scipy.optimize",
         "scipy.spatial",
@@ -288,18 +308,14 @@ def test_a_fit_loads_nothing_that_it_does_not_need():
         "narwhals",
         "rich",
         "xarray",
-        "matplotlib",
-        "blackjax",
-        "numpyro",
-    )
-    script = (
-        "import sys, numpy as np, shardmc\n"
-        "model = shardmc.Model(lambda p, y: -0.5 * (y - p['mu']) ** 2, None, {'mu': ()})\n"
-        "shardmc.fit(model, np.random.default_rng(0).normal(size=2_000), shards=4, draws=400)\n"
-        f"print([name for name in {heavy!r} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    }
+    assert not (heavy | {"matplotlib", "blackjax", "numpyro"}).intersection(loaded)
+    assert not of_other_methods
+    # No small programs for single operations: each costs as much as a thousand rows. Values of a few rows, rounding in
+    # both precisions, prior's gradients; terms, leverage, draws, gradients of shards.
+    wanted = ["_values"] + ["_rounding"] * 2 + ["_prior_gradients"] + ["compiled_batch"] * 4
+    names = [name for name in compiled if name != "jit(with_option)"]  # empty programs
+    assert sorted(names) == sorted(f"jit({name})" for name in wanted)
 
 
 @pytest.mark.slow

@@ -182,6 +182,7 @@ def test_a_second_process_traces_and_compiles_nothing(tmp_path):
     ],
     ids=["constant", "prior", "option", "double"],
 )
+@pytest.mark.slow
 def test_another_fit_is_right(usual, filled, other):
     found = other()
     chosen, cache._chosen = cache._chosen, None
@@ -191,6 +192,7 @@ def test_another_fit_is_right(usual, filled, other):
     assert not np.array_equal(found, usual[0])
 
 
+@pytest.mark.slow
 def test_another_helper_that_the_model_calls_is_right(usual, filled, monkeypatch):
     monkeypatch.setattr(helper, "square", lambda x: 1.5 * x**2)
     found = fitted()
@@ -198,6 +200,7 @@ def test_another_helper_that_the_model_calls_is_right(usual, filled, monkeypatch
     assert not np.array_equal(found, usual[0])
 
 
+@pytest.mark.slow
 def test_negative_control_a_key_without_what_the_model_computes_is_wrong(folder, monkeypatch):
     """What the tests above would find: without the traced form in the key, the wrong program is loaded."""
     monkeypatch.setattr(shared.SharedFunction, "kept_form", lambda self, args: "")
@@ -207,6 +210,7 @@ def test_negative_control_a_key_without_what_the_model_computes_is_wrong(folder,
     np.testing.assert_array_equal(fitted(), usual)
 
 
+@pytest.mark.slow
 def test_a_function_that_depends_on_the_number_of_rows_is_right(folder):
     """For a few rows both models have the same program."""
 
@@ -270,6 +274,7 @@ def test_python_that_no_program_shows_is_not_kept():
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b[:100], lambda b: b""])
+@pytest.mark.slow
 def test_a_damaged_file_is_replaced(usual, filled, compilations, damage):
     files = {file: file.read_bytes() for file in filled.glob("*.program")}
     assert files
@@ -280,6 +285,7 @@ def test_a_damaged_file_is_replaced(usual, filled, compilations, damage):
     assert all(cache.read_program(file) is not None for file in files)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_no_obstacle(folder, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -306,6 +312,7 @@ def test_the_folder_is_the_users(monkeypatch, tmp_path):
     assert cache_folder().is_relative_to(tmp_path / "shardmc")
 
 
+@pytest.mark.slow
 def test_switched_off_nothing_is_written(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(cache, "_chosen", cache._NOT_CHOSEN)

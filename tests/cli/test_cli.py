@@ -65,6 +65,7 @@ def test_demo_writes_a_posterior_that_loads(tmp_path, command):
         (("fit", "rows.parquet", "y ~ x", "--certify-draws", "5"), "draws must be at least 20"),
         (("fit", "rows.parquet", "y ~ x", "--certify-sd", "2"), "the bound must lie between 0 and 0.5"),
         (("fit", "rows.csv", "y ~ z"), "'z'"),
+        (("fit", "rows.csv", "y ~ x + (1 | no_column)"), "Unknown column 'no_column'"),
         (("fit", "red.csv", "y ~ z"), "\\x1b[31mred"),  # escaped
         (("fit", "rows.csv", "y ~ x", "--family", "poison"), "'poisson'"),
         (("fit", "rows.csv", "y ~ x", "--shards", "some"), "whole number"),

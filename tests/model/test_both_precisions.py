@@ -101,6 +101,7 @@ def test_the_log_likelihood_has_the_precision_it_is_computed_in(make):
     assert 0 < np.abs(np.asarray(values[True]) - np.asarray(values[False])).max() < 1e-5
 
 
+@pytest.mark.slow
 def test_a_compiled_part_that_holds_arrays_stays_in_single_precision_and_says_so():
     scales = SCALES.copy()
     part = jax.jit(lambda beta: jnp.sum(beta * scales))

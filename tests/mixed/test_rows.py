@@ -48,7 +48,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("family", "effects", "num_rows", "joined"), CASES)
+@pytest.mark.parametrize(
+    ("family", "effects", "num_rows", "joined"), CASES, ids=lambda value: getattr(value, "name", None)
+)
 def test_first_and_second_derivatives(family, effects, num_rows, joined):
     rng = np.random.default_rng(0)
     with double_precision():

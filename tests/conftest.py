@@ -18,6 +18,9 @@ os.environ |= {
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    # Programs without the lines of Python that they come from are lowered a little faster.
+    "JAX_INCLUDE_FULL_TRACEBACKS_IN_LOCATIONS": "0",
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
     # No programs in the user's folder. None elsewhere either: tests replace parts of the package, and programs that
     # are loaded from files would not notice.
     "SHARDMC_PROGRAMS": "off",
@@ -34,6 +37,7 @@ os.environ.setdefault(
 
 import jax
 import jax.monitoring
+import numpy as np
 
 gc.set_threshold(200_000)  # with the usual 700, looking for garbage takes a tenth of the time
 
@@ -66,6 +70,35 @@ def command(tmp_path, monkeypatch, capfd) -> Callable[..., subprocess.CompletedP
     return run
 
 
+@pytest.fixture(scope="session")
+def exact_draws() -> Callable[..., np.ndarray]:
+    """(log_density, start, count, seed) -> draws (count, dim) of a density with one mode, for references.
+
+    Importance resampling from sixteen times as many draws of a Student t with the density's mode and curvature. It is
+    a hundred times as fast as NUTS, and the draws are independent, but for one in sixteen that is there twice. The
+    density takes points (point, dim).
+    """
+    from scipy import optimize, stats
+
+    def draw(log_density: Callable[..., np.ndarray], start: np.ndarray, count: int, seed: int) -> np.ndarray:
+        found = optimize.minimize(lambda x: -float(log_density(x[None])[0]), start, method="BFGS")
+        mode, steps = found.x, 0.5 * np.sqrt(np.diag(found.hess_inv))
+        corners = steps * np.eye(len(mode))
+        signs = [(1, 1), (1, -1), (-1, 1), (-1, -1)]
+        around = [mode + a * x + b * y for x in corners for y in corners for a, b in signs]
+        values = log_density(np.array(around)).reshape(len(mode), len(mode), 4)
+        curvature = -(values @ [1, -1, -1, 1]) / (4 * np.outer(steps, steps))
+        proposal = stats.multivariate_t(mode, np.linalg.inv(curvature), df=8, seed=seed)
+        points = proposal.rvs(16 * count)
+        logs = log_density(points) - proposal.logpdf(points)
+        share = np.exp(logs - logs.max())
+        share /= share.sum()
+        assert 1 / (share @ share) > 0.5 * len(share), "the proposal is too far from the density"
+        return np.random.default_rng(seed).choice(points, count, p=share)
+
+    return draw
+
+
 @pytest.fixture
 def compilations() -> Iterator[list[str]]:
     """A list that grows with every program that XLA compiles or loads from a cache."""
@@ -95,6 +128,27 @@ def _many_models() -> None:
         _values,
     ):
         kept._most *= 4
+
+
+MEASURED = {"contract", "formulas", "locate", "mixed", "model", "sample", "statistical"}
+"""Folders whose fits choose their precision by measuring the noise of single precision, as those of users do."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _single_precision(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Elsewhere a fit without `precision=` is in single precision: the measurement takes a third of a new fit's time.
+
+    A module with `MEASURES_PRECISION = True` is an exception.
+    """
+    from shardmc.locate import precision
+
+    if request.path.parent.name in MEASURED or getattr(request.module, "MEASURES_PRECISION", False):
+        yield
+        return
+    asked = precision._asked
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(precision, "_asked", lambda wanted: asked("single" if wanted == "auto" else wanted))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,7 +11,9 @@ import pytest
 
 import shardmc
 
-FITS = re.compile(r"^ *>>> .*\b(fit|glm|append|sample_shard)\(", re.MULTILINE)
+FITS = re.compile(
+    r"^ *>>> .*\b(fit|glm|append|sample_shard|subsample|compare_methods|reproduce)\(", re.MULTILINE
+)
 """An example that fits something takes seconds."""
 
 

@@ -1,5 +1,6 @@
 """fit from end to end: determinism, compilation, options, results that come back from disk."""
 
+import ast
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from shardmc.engine.local import compiled_batch
 from shardmc.errors import OptionError, RunError
 
 ROWS = 3_001
+MEASURES_PRECISION = True
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +113,15 @@ def test_a_file_that_is_no_posterior_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_same_seed_same_draws_twice_and_for_any_batch_size(model, rows, posterior):
-    for engine in (None, shardmc.Local(batch=1), shardmc.Local(batch=7, workers=1)):
-        again = shardmc.fit(model, rows, shards=10, draws=500, seed=1, engine=engine)
-        np.testing.assert_array_equal(again.theta, posterior.theta)
-    other = shardmc.fit(model, rows, shards=10, draws=500, seed=2)
-    assert not np.array_equal(other.theta, posterior.theta)
+def test_same_seed_same_draws_twice_and_for_any_batch_size(model, rows):
+    def drawn(batch, seed=1, workers=None):
+        options = {"shards": 10, "draws": 500, "check": False, "precision": "single"}
+        return shardmc.fit(model, rows, seed=seed, engine=shardmc.Local(batch, workers), **options).theta
+
+    first = drawn(1)
+    np.testing.assert_array_equal(drawn(None), first)
+    np.testing.assert_array_equal(drawn(7, workers=1), first)
+    assert not np.array_equal(drawn(1, seed=2), first)
 
 
 @pytest.mark.slow
@@ -272,10 +277,33 @@ def test_newton_steps_move_the_centre_from_the_mean_of_means_to_the_mode(model, 
         shardmc.combine(np.zeros((2, 5, 1)), shardmc.Recenter("newton", "none", steps=2))
 
 
+FIRST_FIT = """
+import sys
+import jax, numpy as np, shardmc
+
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, duration, **info: compiled.append(info.get("fun_name", ""))
+    if event.endswith("backend_compile_duration") else None
+)
+model = shardmc.Model(lambda p, y: -0.5 * (y - p["mu"]) ** 2, None, {"mu": ()})
+shardmc.fit
+before = set(sys.modules)
+shardmc.fit(model, np.random.default_rng(0).normal(size=2_000), shards=4, draws=400)
+loaded = set(sys.modules)
+shardmc.glm, shardmc.compare
+others = [name for name in sys.modules if name.startswith(("shardmc.field", "blackjax", "scipy.stats"))]
+print([compiled, "scipy" in before, sorted(loaded), others])
+"""
+
+
 @pytest.mark.slow
-def test_a_fit_loads_nothing_that_it_does_not_need():
-    """Each of these takes long to load; a fit of arrays needs none of them."""
-    heavy = (
+def test_a_first_fit_loads_and_compiles_nothing_that_it_does_not_need():
+    done = subprocess.run([sys.executable, "-c", FIRST_FIT], capture_output=True, text=True, check=True)
+    compiled, scipy, loaded, of_other_methods = ast.literal_eval(done.stdout)
+    assert not scipy  # it is loaded while the first stages compute
+    # Each of these takes long to load; a fit of arrays needs none of them.
+    heavy = {
         "scipy.stats",
         "scipy.optimize",
         "scipy.spatial",
@@ -284,28 +312,14 @@ def test_a_fit_loads_nothing_that_it_does_not_need():
         "narwhals",
         "rich",
         "xarray",
-        "matplotlib",
-        "blackjax",
-        "numpyro",
-    )
-    script = (
-        "import sys, numpy as np, shardmc\n"
-        "shardmc.fit\n"
-        "assert 'scipy' not in sys.modules\n"
-        "model = shardmc.Model(lambda p, y: -0.5 * (y - p['mu']) ** 2, None, {'mu': ()})\n"
-        "shardmc.fit(model, np.random.default_rng(0).normal(size=2_000), shards=4, draws=400)\n"
-        f"print([name for name in {heavy!r} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.slow
-def test_formulas_do_not_load_the_distributions_of_scipy():
-    """Loading them takes longer than loading shardmc."""
-    script = "import sys, shardmc\nshardmc.glm\nprint('scipy.special' in sys.modules, 'scipy.stats' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "False"]
+    }
+    assert not (heavy | {"matplotlib", "blackjax", "numpyro"}).intersection(loaded)
+    assert not of_other_methods
+    # No small programs for single operations: each costs as much as a thousand rows. Values of a few rows, rounding in
+    # both precisions, prior's gradients; terms, leverage, draws, gradients of shards.
+    wanted = ["_values"] + ["_rounding"] * 2 + ["_prior_gradients"] + ["compiled_batch"] * 4
+    names = [name for name in compiled if name != "jit(with_option)"]  # empty programs
+    assert sorted(names) == sorted(f"jit({name})" for name in wanted)
 
 
 @pytest.mark.slow

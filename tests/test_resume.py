@@ -29,7 +29,7 @@ interrupted = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(interrupted)
 
 NUM_SHARDS = interrupted.NUM_SHARDS
-KILLS = 20
+KILLS = 12
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,9 @@ class Interruption(Exception):
     pass
 
 
-@pytest.mark.parametrize("events", [1, 5, 9, 14, 20, 33])
+@pytest.mark.parametrize(
+    "events", [1, 14, *(pytest.param(k, marks=pytest.mark.slow) for k in (5, 9, 20, 33))]
+)
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path, undisturbed, events):
     left = events
 
@@ -128,6 +130,7 @@ def test_a_damaged_shard_is_computed_again_and_said(folder, undisturbed, damage)
     np.testing.assert_array_equal(posterior.theta, undisturbed.theta)
 
 
+@pytest.mark.slow
 def test_another_runs_shard_is_not_taken(folder, undisturbed, tmp_path):
     model, rows = interrupted.problem()
     options = {"shards": NUM_SHARDS, "draws": 480, "sampler": "independence", "check": False}
@@ -138,6 +141,7 @@ def test_another_runs_shard_is_not_taken(folder, undisturbed, tmp_path):
     np.testing.assert_array_equal(posterior.theta, undisturbed.theta)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_modes_is_computed_again_and_said(folder, undisturbed):
     flipped(folder / "located.npz")
     posterior = interrupted.run(folder)
@@ -190,6 +194,7 @@ def test_a_run_with_other_rows_another_model_or_precision_is_refused(folder):
         shardmc.fit(model, rows, **options)
 
 
+@pytest.mark.slow
 def test_other_weights_of_the_rows_are_noticed(tmp_path):
     model, rows = interrupted.problem()
     weights = np.ones(len(rows))
@@ -252,6 +257,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(small_disk, 
     np.testing.assert_array_equal(posterior.theta, undisturbed.theta)
 
 
+@pytest.mark.slow
 def test_a_part_that_is_missing_or_truncated_stops_a_resumed_run_and_costs_nothing(tmp_path):
     model = shardmc.Model(
         lambda params, rows: -0.5 * (rows["y"] - params["mu"]) ** 2,
@@ -296,6 +302,7 @@ def failing(marker):
     return shardmc.Exact(draw)
 
 
+@pytest.mark.slow
 def test_one_shard_that_fails_does_not_stop_the_others(tmp_path):
     model, rows = interrupted.problem()
     options = {"shards": 6, "draws": 120, "keep": None, "run_dir": tmp_path / "run"}
@@ -312,6 +319,7 @@ def test_one_shard_that_fails_does_not_stop_the_others(tmp_path):
     np.testing.assert_array_equal(again.theta, posterior.theta)
 
 
+@pytest.mark.slow
 def test_a_run_whose_shards_all_fail_says_so(tmp_path):
     model, _ = interrupted.problem()
     with pytest.raises(shardmc.ShardmcError, match="No shard could be sampled; shard 0: Exact produced"):

@@ -339,6 +339,7 @@ def test_rows_that_unpack_to_hundreds_of_times_their_size_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("packing", ["gz", "zip"])
+@pytest.mark.slow
 def test_draws_that_unpack_to_hundreds_of_times_their_size_are_refused(tmp_path, packing):
     path = tmp_path / f"draws.csv.{packing}"
     content = b"a,b\n" + b"0,0\n" * 20_000_000
@@ -388,6 +389,7 @@ def is_plain(text):
     return not any(c in text for c in HOSTILE[2:] if not c.isprintable())
 
 
+@pytest.mark.slow
 def test_nothing_that_is_printed_holds_an_escape_sequence(hostile):
     assert any(HOSTILE in name for name in hostile.draws)
     for shown in (hostile, hostile.summary(), hostile.effects(), hostile.notes, hostile.findings):

@@ -17,6 +17,8 @@ from shardmc.locate import gradient_sums, precision
 from shardmc.programs import compiled as compiled_functions
 from shardmc.programs.compiled import CompiledFor
 
+MEASURES_PRECISION = True  # by programs that must be forgotten, too
+
 
 def number_of_programs() -> int:
     """Compiled programs that are alive in this process, whoever holds them."""

@@ -216,7 +216,11 @@ with pm.Model() as regression:
     x, y = pm.Data("x", np.ones((6, 2))), pm.Data("y", np.ones(6))
     weights = pm.Dirichlet("weights", np.ones(2))
     pm.Normal("response", x @ weights, pm.HalfNormal("sigma", 1), observed=y)
-print(shardmc.from_pymc(regression, ["x", "y"]).bind(rows).fingerprint(rows))
+bound = shardmc.from_pymc(regression, ["x", "y"]).bind(rows)
+print(bound.fingerprint(rows))
+# PyMC's compiler for JAX must not have changed JAX's precision or devices.
+state = jax.config.jax_enable_x64, bound.log_prior(bound.initial).dtype, len(jax.devices())
+assert str(state) == "(False, dtype('float32'), 1)", state
 nothing = {"offset": None, "exposure": None, "trials": None, "drop_missing": False}
 for formula in ("y ~ x + C(g)", "y ~ x + (1 | g)"):
     found = prepare(formula, as_source(table), named_family("poisson"), None, **nothing)

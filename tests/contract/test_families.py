@@ -135,6 +135,7 @@ def test_what_it_simulates_is_accepted_and_has_a_log_likelihood_with_a_gradient(
     np.testing.assert_allclose(of_rows, values, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_many_points_at_once_are_the_same_as_one_by_one(row):
     """Compiled, as samplers evaluate them: jaxlib 0.10.2 gets some sums of products wrong, from about 10 points on."""
     family, auxiliary, trials = row

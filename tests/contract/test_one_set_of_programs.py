@@ -1,9 +1,5 @@
 """Another seed, another prior or a few rows more compile nothing: ten fits with the programs of the first."""
 
-import ast
-import subprocess
-import sys
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -50,6 +46,7 @@ def test_ten_fits_compile_nothing_after_the_first(compilations):
     )  # the seeds keep different numbers of rows, without which this would show little
 
 
+@pytest.mark.slow
 def test_no_kept_rows_and_some_share_their_programs(compilations):
     rows = simulated(20_000)
     rows["x"] = np.clip(rows["x"], -3, 3)
@@ -76,25 +73,3 @@ def test_folds_of_a_cross_validation_share_their_programs(compilations):
         train = {name: column[fold != number] for name, column in table.items()}
         shardmc.glm("y ~ a + b", train, "bernoulli", shards=5, draws=400, precision="single")
         assert bool(compilations) == (number == 0)
-
-
-@pytest.mark.slow
-def test_a_first_fit_compiles_one_program_for_each_step():
-    """No small programs for single operations: each costs as much as a thousand rows."""
-    script = (
-        "import jax, jax.numpy as jnp, numpy as np, shardmc\n"
-        "names = []\n"
-        "jax.monitoring.register_event_duration_secs_listener(\n"
-        "    lambda event, duration, **info: names.append(info.get('fun_name', ''))\n"
-        "    if event.endswith('backend_compile_duration') else None\n"
-        ")\n"
-        "x = np.random.default_rng(0).normal(size=2_000)\n"
-        "model = shardmc.Model(lambda p, y: -0.5 * (y - p['mu']) ** 2, None, {'mu': ()})\n"
-        "shardmc.fit(model, x, shards=4, draws=400)\n"
-        "print(names)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    names = [name for name in ast.literal_eval(done.stdout) if name != "jit(with_option)"]  # empty programs
-    # Values of a few rows, rounding in both precisions, prior's gradients; terms, leverage, draws, gradients of shards.
-    wanted = ["_values"] + ["_rounding"] * 2 + ["_prior_gradients"] + ["compiled_batch"] * 4
-    assert sorted(names) == sorted(f"jit({name})" for name in wanted)

@@ -98,6 +98,7 @@ def test_kept_rows_are_the_shards_own(rows, on_accelerator):
     assert weights[1] > 1
 
 
+@pytest.mark.slow
 def test_packed_rows_are_the_gathered_ones(rows, on_accelerator):
     blocks = as_source(jax.tree.map(jnp.asarray, rows)).split(Partition(7), 3)
     for _, batch in blocks.batches(range(7), 4):

@@ -53,6 +53,7 @@ def test_a_temporary_folder_goes_with_its_shards(file):
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_copy_in_another_process_reads_but_does_not_remove(file):
     blocks = split(file, weights="weight").keep([[0]] + [[]] * 6)
     data = pickle.dumps(blocks)

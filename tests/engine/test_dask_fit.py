@@ -121,7 +121,7 @@ def test_effects_of_groups_of_an_own_model(client, rows):
         groups="g",
     )
     grouped = rows | {"g": np.arange(2_405) % 300}
-    options = {"shards": 2, "draws": 100, "check": False}
+    options = {"shards": 2, "draws": 100, "check": False, "nodes": 3}
     here = shardmc.fit(model, grouped, **options)
     there = shardmc.fit(model, grouped, engine=shardmc.Dask(client), **options)
     np.testing.assert_array_equal(there.theta, here.theta)

@@ -365,6 +365,7 @@ class LosesShards(Engine):
             on_failure(shard, "its worker died")
 
 
+@pytest.mark.slow
 def test_shards_that_an_engine_loses_are_named_and_the_others_are_kept(tmp_path):
     rows = np.random.default_rng(0).normal(size=600).astype(np.float32)
     model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})

@@ -75,6 +75,7 @@ def test_the_confidence_sampler_is_exact_and_wrong_once_its_bound_is_taken_away(
     assert rows > 0.95 * ROWS  # without proxies nearly all rows are read, as the authors found
 
 
+@pytest.mark.slow
 def test_proxies_of_second_order_are_exact_for_a_quadratic_log_likelihood(linear):
     exact, rows = last_states(linear, Confidence, tolerance=1e-3, proxies=True)
     assert not unlikely(exact)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -154,13 +152,3 @@ def test_advice_names_options_of_the_method(model):
 def test_methods_are_frozen_values(name):
     assert named_method(name) == named_method(name)
     assert hash(named_method(name)) == hash(METHODS[name]())
-
-
-@pytest.mark.slow
-def test_import_and_fit_load_nothing_of_it():
-    program = (
-        "import sys, shardmc; shardmc.fit, shardmc.glm, shardmc.compare; "
-        "print([name for name in sys.modules if name.startswith(('shardmc.field', 'blackjax'))])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

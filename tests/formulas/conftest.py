@@ -1,20 +1,17 @@
-"""Full-data NUTS of NumPyro with a design's own priors: the reference of fitted formulas."""
+"""The posterior of all rows with a design's own priors, by SciPy's densities: the reference of fitted formulas."""
 
 from __future__ import annotations
 
-import jax
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pyarrow as pa
 import pytest
-from numpyro.infer import MCMC, NUTS, init_to_median
+from scipy import special, stats
 
 _PRIORS = {
-    "normal": dist.Normal,
-    "student_t": dist.StudentT,
-    "exponential": dist.Exponential,
-    "gamma": dist.Gamma,
+    "normal": stats.norm,
+    "student_t": stats.t,
+    "exponential": lambda rate: stats.expon(scale=1 / rate),
+    "gamma": lambda shape, rate: stats.gamma(shape, scale=1 / rate),
 }
 
 
@@ -22,59 +19,56 @@ def _prior(prior):
     return _PRIORS[prior.name](*prior.arguments)
 
 
-def _likelihood(family, eta, own):
-    """The response's distribution as NumPyro has it, written independently of shardmc's families."""
+def _log_likelihood(family, y, eta, own):
+    """The log densities of all rows, summed, (point,); written independently of shardmc's families."""
     if family.name == "gaussian":
-        return dist.Normal(eta, own["sigma"])
+        return np.sum(-0.5 * ((y - eta) / own["sigma"]) ** 2 - np.log(own["sigma"]), axis=1)
     if family.name == "poisson":
-        return dist.Poisson(jax.numpy.exp(eta))
-    if family.name == "negative_binomial":
-        return dist.NegativeBinomial2(jax.numpy.exp(eta), own["shape"])
-    return dist.Bernoulli(logits=eta)
-
-
-def _reference(design, data, draws, seed):
-    table = pa.Table.from_pandas(data, preserve_index=False)
-    chunk = design.chunk(table)
-    x = design.encoder.matrix(chunk)
-    y = design.roles.response_values(chunk, None)
-    offset = design.roles.offset_values(chunk)
-    middle, sd = x.mean(axis=0), x.std(axis=0)
-
-    def model(scaled_x, y, offset):
-        # Sampled with columns in standard units about their means; reported in their own.
-        scaled = [
-            numpyro.sample(name, dist.TransformedDistribution(_prior(design.priors[name]), _times(s)))
-            for name, s in zip(design.names, sd, strict=True)
-        ]
-        center = numpyro.sample("center", _prior(design.priors["Intercept"]))
-        eta = center + scaled_x @ jax.numpy.stack(scaled)
-        own = {name: numpyro.sample(name, _prior(design.priors[name])) for name in design.family.auxiliaries}
-        eta = eta if offset is None else eta + offset
-        numpyro.sample("y", _likelihood(design.family, eta, own), obs=y)
-
-    @jax.jit  # one program: by itself, MCMC compiles dozens of small ones
-    def sampled(*rows):
-        # Priors of intercepts lie about the data. From elsewhere the warm-up would take most of the time.
-        kernel = NUTS(model, init_strategy=init_to_median())
-        mcmc = MCMC(kernel, num_warmup=200, num_samples=draws, progress_bar=False)
-        mcmc.run(jax.random.key(seed), *rows)
-        return mcmc.get_samples()
-
-    # As arguments: constants of this size would be folded when the sampler is compiled.
-    found = {name: np.asarray(v, np.float64) for name, v in sampled((x - middle) / sd, y, offset).items()}
-    result = {name: found[name] / s for name, s in zip(design.names, sd, strict=True)}
-    result["Intercept"] = found["center"] - sum(
-        result[name] * m for name, m in zip(design.names, middle, strict=True)
-    )
-    return result | {name: found[name] for name in design.family.auxiliaries}
-
-
-def _times(s):
-    return dist.transforms.AffineTransform(0.0, float(s))
+        return eta @ y - np.exp(eta).sum(axis=1)
+    assert family.name == "negative_binomial"
+    shape, (counts, times) = own["shape"], np.unique(y, return_counts=True)
+    chosen = (special.gammaln(counts + shape) - special.gammaln(shape)) @ times
+    return chosen + eta @ y - ((y + shape) * np.log(shape + np.exp(eta)) - shape * np.log(shape)).sum(axis=1)
 
 
 @pytest.fixture(scope="session")
-def full_data_nuts():
+def posterior_of_all_rows(exact_draws):
     """(design, data, draws, seed) -> parameter -> draws (draw,)."""
-    return _reference
+
+    def reference(design, data, draws, seed):
+        chunk = design.chunk(pa.Table.from_pandas(data, preserve_index=False))
+        x = design.encoder.matrix(chunk)
+        y = np.asarray(design.roles.response_values(chunk, None), float)
+        offset = design.roles.offset_values(chunk)
+        middle, sd = x.mean(axis=0), x.std(axis=0)
+        # The points have columns in standard units about their means, and the logarithms of other parameters.
+        scaled, start = (x - middle) / sd, np.zeros(1 + x.shape[1] + len(design.family.auxiliaries))
+        start[0] = _prior(design.priors["Intercept"]).mean()
+        start[1 + x.shape[1] :] = [
+            np.log(_prior(design.priors[name]).mean()) for name in design.family.auxiliaries
+        ]
+
+        def parameters(points):
+            own = np.exp(points[:, 1 + x.shape[1] :])
+            return (
+                points[:, 0],
+                points[:, 1 : 1 + x.shape[1]],
+                dict(zip(design.family.auxiliaries, own.T, strict=True)),
+            )
+
+        def log_density(points):
+            center, slopes, own = parameters(points)
+            eta = center[:, None] + slopes @ scaled.T + (0.0 if offset is None else offset)
+            total = _log_likelihood(design.family, y, eta, {name: v[:, None] for name, v in own.items()})
+            total += _prior(design.priors["Intercept"]).logpdf(center)
+            for name, slope in zip(design.names, (slopes / sd).T, strict=True):
+                total += _prior(design.priors[name]).logpdf(slope)
+            for name, values in own.items():
+                total += _prior(design.priors[name]).logpdf(values) + np.log(values)
+            return total
+
+        center, slopes, own = parameters(exact_draws(log_density, start, draws, seed))
+        found = dict(zip(design.names, (slopes / sd).T, strict=True))
+        return found | {"Intercept": center - (slopes / sd) @ middle} | own
+
+    return reference

@@ -358,6 +358,7 @@ def test_the_naive_poisson_fails_where_ours_holds():
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
 def test_gradients_and_curvatures_are_finite(case):
     family, y, eta, auxiliary, _ = CASES[case]
     trials = jnp.asarray(TRIALS[: len(y)], jnp.float32) if family.takes_trials else None

@@ -1,4 +1,4 @@
-"""Fitted formulas against full-data NUTS with the same priors; what a posterior keeps, and its predictions."""
+"""Fitted formulas against the posterior of all rows; what a posterior keeps, and its predictions."""
 
 import numpy as np
 import pandas as pd
@@ -60,8 +60,8 @@ def is_close(posterior, reference):
 
 
 @pytest.mark.slow
-def test_poisson_with_exposure_is_nuts_on_all_rows(policies, poisson, full_data_nuts):
-    reference = full_data_nuts(design_of(poisson), policies, 700, 5)
+def test_poisson_with_exposure_is_the_posterior_of_all_rows(policies, poisson, posterior_of_all_rows):
+    reference = posterior_of_all_rows(design_of(poisson), policies, 700, 5)
     assert list(poisson.draws) == ["Intercept", "age", "region[T.south]", "region[T.west]"]
     assert is_close(poisson, reference)
     # Negative control: half of the rows are another posterior, and the same test says so.
@@ -79,13 +79,13 @@ def test_poisson_with_exposure_is_nuts_on_all_rows(policies, poisson, full_data_
 
 
 @pytest.mark.slow
-def test_gaussian_far_from_zero_is_nuts_on_all_rows(policies, full_data_nuts):
+def test_gaussian_far_from_zero_is_the_posterior_of_all_rows(policies, posterior_of_all_rows):
     """Response and year are so far from zero that float32 would lose them, were they not shifted."""
     some = policies.iloc[:1_000]
     posterior = glm("cost ~ age + region + year", some, shards=2, draws=4_000, check=False)
-    reference = full_data_nuts(design_of(posterior), some, 700, 6)
+    reference = posterior_of_all_rows(design_of(posterior), some, 700, 6)
     assert {"Intercept", "Intercept_centered", "sigma"} <= set(posterior.draws)
-    # NumPyro's intercept is a difference of large numbers in float32: it is compared at the columns' means.
+    # The intercept is a difference of large numbers: it is compared at the columns' means.
     for draws in (posterior.draws, reference):
         columns = {"age": "age", "year": "year"}
         means = {name: some[column].mean() for name, column in columns.items()}
@@ -100,11 +100,11 @@ def test_gaussian_far_from_zero_is_nuts_on_all_rows(policies, full_data_nuts):
 
 
 @pytest.mark.slow
-def test_negative_binomial_is_nuts_on_all_rows(policies, full_data_nuts):
+def test_negative_binomial_is_the_posterior_of_all_rows(policies, posterior_of_all_rows):
     some = policies.iloc[:1_000]
     options = {"shards": 2, "draws": 4_000, "check": False, "precision": "single"}
     posterior = glm("storm ~ age + region", some, "negative_binomial", **options)
-    assert is_close(posterior, full_data_nuts(design_of(posterior), some, 700, 7))
+    assert is_close(posterior, posterior_of_all_rows(design_of(posterior), some, 700, 7))
 
 
 def test_the_posterior_says_what_was_fitted(poisson):

@@ -118,6 +118,7 @@ def test_rows_of_a_group_have_the_likelihood_of_their_effect(name):
         assert abs(end - start) > 0.01  # what is compared is not a constant
 
 
+@pytest.mark.slow
 def test_effects_of_a_lognormal_response_are_integrated_out_exactly():
     with double_precision():
         rows, _, model, grouped, order = prepared_groups("lognormal")

@@ -1,7 +1,5 @@
 """Mixed models as a user meets them: refusals, warnings, the command line, and what a posterior offers."""
 
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -172,20 +170,6 @@ def test_the_command_line_predicts_known_and_new_groups(folder: Path) -> None:
         command(
             "predict", folder / "run", folder / "new.parquet", "--out", folder / "x.csv", "--groups", "all"
         )
-
-
-@pytest.mark.slow
-def test_a_mistake_in_a_group_term_is_exit_code_2(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "shardmc", "fit", "rows.parquet", "c ~ x + (1 | no_column)", "--out", "other"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "Unknown column 'no_column'" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

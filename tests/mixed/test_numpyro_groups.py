@@ -115,6 +115,7 @@ def slopes(g, x, y):
     numpyro.sample("y", dist.Normal(eta, sigma), obs=y)
 
 
+@pytest.mark.slow
 def test_several_effects_and_a_covariate_of_the_groups() -> None:
     found = bound(slopes)
     assert found.effects is not None
@@ -257,6 +258,7 @@ def test_large_log_densities_hide_no_dependence(function: Any, match: str) -> No
         shardmc.from_numpyro(function).bind(rows)
 
 
+@pytest.mark.slow
 def test_more_groups_than_the_plate_has_are_refused() -> None:
     with pytest.raises(DataError, match="120 levels, but the plate of the model holds 110"):
         shardmc.fit(shardmc.from_numpyro(too_few), ROWS)
@@ -268,6 +270,7 @@ def test_rows_without_names_are_refused() -> None:
         shardmc.fit(model, (ROWS["g"], ROWS["y"]))
 
 
+@pytest.mark.slow
 def test_what_is_no_effect_of_a_group_stays_a_parameter() -> None:
     dims = {
         "all": bound(centred, groups=False).dim,

@@ -78,7 +78,7 @@ def of_pymc():
     [plain, an_object, of_numpyro, of_pymc],
 )
 def test_a_model_that_holds_arrays_is_fitted_in_both_precisions(make):
-    model, options = make(), {"shards": 3, "draws": 300, "seed": 4}
+    model, options = make(), {"shards": 2, "draws": 100, "seed": 4, "check": False}
     data = {"x": X, "y": Y}
     means = []
     for precision in ("auto", "double"):
@@ -137,6 +137,7 @@ def test_threads_trace_a_model_that_holds_arrays_one_after_the_other(alone, monk
     assert (double.result() is shared.SharedDensity) == alone
 
 
+@pytest.mark.slow
 def test_a_compiled_part_that_holds_arrays_stays_in_single_precision_and_says_so():
     scales = SCALES.copy()
     part = jax.jit(lambda beta: jnp.sum(beta * scales))

@@ -138,6 +138,7 @@ def test_identity_is_kept_through_pickling():
     assert len({model, model, _model()}) == 2
 
 
+@pytest.mark.slow
 def test_a_model_unpickled_elsewhere_is_one_object_and_the_same_model():
     model = _model(initial={"sigma": 2.0}, derived=lambda params: {"variance": params["sigma"] ** 2})
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -213,6 +214,7 @@ def test_fingerprint_follows_globals(monkeypatch):
     assert fingerprint(function) != before
 
 
+@pytest.mark.slow
 def test_fingerprint_is_the_same_in_another_process():
     source = (
         "import jax, jax.numpy as jnp, numpy as np, functools\n"

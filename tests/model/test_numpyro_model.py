@@ -164,7 +164,10 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+NAMES = [name if k < 2 else pytest.param(name, marks=pytest.mark.slow) for k, name in enumerate(MODELS)]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_rows_and_prior_add_up_to_numpyros_log_density(name):
     function, rows, constants = MODELS[name]
     model = from_numpyro(function, **constants).bind(rows)
@@ -189,7 +192,7 @@ def test_rows_and_prior_add_up_to_numpyros_log_density(name):
             np.testing.assert_allclose(ours, numpyros, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_rows_contribute_one_by_one(name):
     function, rows, constants = MODELS[name]
     model = from_numpyro(function, **constants).bind(rows)

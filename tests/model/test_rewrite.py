@@ -63,7 +63,7 @@ def _everything(a, b):
     return total + jnp.sum(each) + branch + jax.nn.softplus(jnp.sum(x))
 
 
-@pytest.mark.parametrize("count", [3, 20])
+@pytest.mark.parametrize("count", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_rewritten_function_and_its_derivatives(count) -> None:
     a, b = _matrices(count, batch=2)
     rewritten = Rewritten(_everything)

@@ -157,6 +157,7 @@ def test_shapes_of_many_tables_are_forgotten():
     assert len(kind.likelihood._known) == 8
 
 
+@pytest.mark.slow
 def test_products_of_rows_and_parameters_are_exchanged_for_values_only():
     rng = np.random.default_rng(0)
     rows = {"x": rng.normal(size=(40, 3)).astype(np.float32), "y": rng.normal(size=40).astype(np.float32)}

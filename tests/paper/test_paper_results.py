@@ -131,10 +131,10 @@ def test_methods_of_example_3_find_the_posterior_of_rare_events():
 
 @pytest.mark.slow
 def test_methods_of_example_2_find_the_posterior():
-    rows = synthetic(20_000, (1,))
-    job = _Job("synthetic", (8,), (rows,), 1, reference=4_000, output=1_000, rescaled=1_000)
+    rows = synthetic(10_000, (1,))
+    job = _Job("synthetic", (4,), (rows,), 1, reference=4_000, output=1_000, rescaled=1_000)
     reference = _Reference.of(rows, job, 0)
-    draws, newton = _methods(rows, 8, reference.mode, job, 0)
+    draws, newton = _methods(rows, 4, reference.mode, job, 0)
     assert newton[0] > 0.1
     assert newton[-1] < 0.01
     mean, sd = reference.draws.mean(axis=0), reference.draws.std(axis=0)

@@ -55,6 +55,7 @@ def test_a_folder_of_other_rows_is_refused_before_a_row_is_read(model, tmp_path,
         shardmc.fit(model, ROWS, run_dir=tmp_path / "run", **{**OPTIONS, "draws": 61})
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_formulas_rows_is_refused_before_a_row_is_read(tmp_path, monkeypatch):
     shardmc.glm("y ~ x", TABLE, "bernoulli", run_dir=tmp_path / "run", **OPTIONS)
     for source in (ArraySource, TableSource):

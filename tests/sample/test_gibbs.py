@@ -84,6 +84,7 @@ def test_draws_have_the_exact_posterior_of_weighted_rows(mixture_rows):
     assert min(p_values(drawn(binomial_labels, rows, weights), *exact_moments(rows, weights))) > ALARM
 
 
+@pytest.mark.slow
 def test_a_label_shared_by_all_copies_is_rejected(mixture_rows):
     rows, weights = mixture_rows
     draws = drawn(one_label_for_all_copies, rows, weights)
@@ -147,7 +148,7 @@ def shard_rows(blocks, shard):
     return np.asarray(rows, np.float64), np.asarray(weights, np.float64)
 
 
-@pytest.mark.parametrize("scaling", ["rescaled", "fractional"])
+@pytest.mark.parametrize("scaling", [pytest.param("rescaled", marks=pytest.mark.slow), "fractional"])
 def test_shards_of_unequal_size_have_their_exact_subposteriors(y, scaling):
     options = {"step": normal_step, "chains": 64, "whole": False, "scaling": scaling}
     blocks, result = sampled(y, 5, num_draws=64 * 40, **options)
@@ -188,6 +189,7 @@ def test_whole_multiplicities_and_padding_reach_the_step(y):
         assert np.abs(chains.theta[..., 1]).max() == 0
 
 
+@pytest.mark.slow
 def test_draws_are_the_same_in_any_frame(y):
     gibbs = Gibbs(mean_step, normal_start, lambda state: state, warmup=3, thin=2, chains=2)
     rows, weights = jnp.asarray(y), jnp.full(len(y), 4.0)

@@ -53,6 +53,7 @@ def test_a_trajectory_can_be_reversed():
     np.testing.assert_allclose(-back[1], momentum, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_trajectory_conserves_volume():
     u, momentum = points(3)
 
@@ -64,6 +65,7 @@ def test_a_trajectory_conserves_volume():
 
 
 @pytest.mark.parametrize("dim", [2, 500])
+@pytest.mark.slow
 def test_a_normal_target_needs_one_gradient_a_draw(dim):
     class Target:
         log_density = staticmethod(normal)

@@ -130,6 +130,7 @@ def verdicts(draws: dict[str, list[np.ndarray]], how: str) -> Counter:
     return counts
 
 
+@pytest.mark.slow
 def test_right_draws_are_not_called_off(exact_draws):
     counts = verdicts(exact_draws, "exact")
     # At most 1 % of verdicts are false: of 30, 6 and more have probability 5e-7.
@@ -177,6 +178,7 @@ def test_standard_errors_are_not_too_small(name):
     assert np.sum(ratios**2) < 1.25**2 * stats.chi2.isf(1e-7, len(ratios))
 
 
+@pytest.mark.slow
 def test_standard_errors_without_the_gradients_are_too_small():
     ratios = studentised(TARGETS["log gamma"], 40, ignore_gradients=True)
     assert np.sum(ratios**2) > 1.25**2 * stats.chi2.isf(1e-7, len(ratios))
@@ -279,7 +281,7 @@ FAR = far_cases()
 
 
 @pytest.mark.parametrize("name", FAR)
-@pytest.mark.parametrize("gradients", [100, 400])
+@pytest.mark.parametrize("gradients", [100, pytest.param(400, marks=pytest.mark.slow)])
 def test_far_from_gaussian_wrong_draws_are_never_within(name, gradients):
     target = FAR[name]
     for seed in range(4):

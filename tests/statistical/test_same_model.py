@@ -1,4 +1,4 @@
-"""The same model function under NumPyro's MCMC and under fit, the same PyMC model under pm.sample and under fit.
+"""The same model under fit and by a log density of which `exact_draws` draws: NumPyro's own; for PyMC's model, SciPy's.
 
 Means must agree within 0.1 standard deviations and standard deviations within 10 %, beyond Monte Carlo error at a level
 of 10^-6 for the file. The negative control is the posterior of half of the rows, which the same test rejects.
@@ -11,10 +11,12 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from arviz_stats.base import array_stats
-from numpyro.infer import MCMC, NUTS
+from jax.flatten_util import ravel_pytree
+from numpyro.infer.util import constrain_fn, potential_energy
 from scipy import stats
 
 import shardmc
+from shardmc.model.precision import double_precision
 
 COMPARISONS = 40
 Z = stats.norm.isf(1e-6 / (2 * COMPARISONS))
@@ -80,14 +82,20 @@ def is_close(ours, theirs):
 
 
 @pytest.mark.slow
-def test_the_same_numpyro_function_under_mcmc_and_under_fit(rows):
-    @jax.jit  # one program: by itself, MCMC compiles hundreds of small ones
-    def sampled(rows):
-        mcmc = MCMC(NUTS(joint), num_warmup=200, num_samples=600, progress_bar=False)
-        mcmc.run(jax.random.key(5), **rows, num_groups=3)
-        return mcmc.get_samples()
+def test_a_numpyro_function_by_its_own_density_and_under_fit(rows, exact_draws):
+    shapes = {"beta": np.zeros(2), "level": np.zeros(3), "sigma": 0.0, "slope": 0.0, "share": 0.0}
+    given = {**rows, "num_groups": 3}
+    with double_precision():
+        _, unravel = ravel_pytree(jax.tree.map(np.asarray, shapes))
+    one = jax.jit(lambda u: -potential_energy(joint, (), given, unravel(u)))
+    many = jax.jit(jax.vmap(one))
 
-    theirs = sampled(rows)
+    def log_density(points):
+        return np.asarray(many(points) if len(points) > 1 else one(points[0])[None])
+
+    with double_precision():
+        natural = jax.vmap(lambda u: constrain_fn(joint, (), given, unravel(u), return_deterministic=True))
+        theirs = jax.jit(natural)(exact_draws(log_density, np.zeros(8), 600, 5))
     model = shardmc.from_numpyro(joint, num_groups=3)
     ours = shardmc.fit(model, rows, shards=4, draws=4_000, seed=3, check=False, precision="single")
     assert set(ours.draws) == set(theirs) == {"beta", "level", "sigma", "slope", "share", "contrast"}
@@ -96,7 +104,7 @@ def test_the_same_numpyro_function_under_mcmc_and_under_fit(rows):
 
 
 @pytest.mark.slow
-def test_the_same_pymc_model_under_sample_and_under_fit(rows):
+def test_a_pymc_model_by_scipys_density_and_under_fit(rows, exact_draws):
     pm = pytest.importorskip("pymc")
     with pm.Model() as model:
         x, y, group = (pm.Data(name, rows[name]) for name in ("x", "y", "group"))
@@ -105,11 +113,19 @@ def test_the_same_pymc_model_under_sample_and_under_fit(rows):
         sigma = pm.HalfNormal("sigma", 2)
         pm.Deterministic("contrast", level[1] - level[0])
         pm.StudentT("response", nu=5, mu=x @ beta + level[group], sigma=sigma, observed=y)
-        sampled = pm.sample(
-            1_000, tune=300, chains=1, random_seed=5, progressbar=False, compute_convergence_checks=False
-        )
-    theirs = {name: sampled.posterior[name].values[0] for name in ("beta", "level", "sigma", "contrast")}
     recipe = shardmc.from_pymc(model, rows=["x", "y", "group"])
     ours = shardmc.fit(recipe, rows, shards=4, draws=4_000, seed=3, check=False, precision="single")
+
+    def log_density(points):
+        beta, level, sigma = points[:, :2], points[:, 2:5], np.exp(points[:, 5:])
+        mean = beta @ rows["x"].T.astype(np.float64) + level[:, rows["group"]]
+        likelihood = stats.t.logpdf(rows["y"], 5, mean, sigma).sum(axis=1)
+        prior = stats.norm.logpdf(points[:, :5], 0, 2).sum(axis=1) + stats.halfnorm.logpdf(sigma, 0, 2)[:, 0]
+        return likelihood + prior + points[:, 5]
+
+    found = exact_draws(log_density, np.zeros(6), 600, 5)
+    theirs = {"beta": found[:, :2], "level": found[:, 2:5], "sigma": np.exp(found[:, 5])}
+    theirs["contrast"] = found[:, 3] - found[:, 2]
+    assert set(ours.draws) == set(theirs)
     assert is_close(ours.draws, theirs)
     assert not is_close(shardmc.fit(recipe, rows, **HALF).draws, theirs)

@@ -172,6 +172,7 @@ class TestWithoutFlock:
             raise OSError(request.param, os.strerror(request.param))
 
         monkeypatch.setattr(fcntl, "flock", flock)
+        monkeypatch.setattr("shardmc.store.lock._PATIENCE", 0.2)
 
     def test_the_second_is_refused_and_the_third_not(self, tmp_path):
         lock = Lock(tmp_path)

@@ -8,8 +8,6 @@ import pytest
 
 import shardmc
 
-OPTIONS = {"shards": 4, "draws": 400}
-
 
 def counts(rng: np.random.Generator, noise: float) -> pd.DataFrame:
     """Counts that vary more than a Poisson model allows."""
@@ -120,17 +118,3 @@ def test_a_logarithm_is_never_proposed_as_an_exposure():
     assert "where 'months' is zero or below, it has no logarithm" in str(refused.value)
     with pytest.raises(shardmc.ShardmcError, match="give exposure='months' instead"):
         shardmc.glm("claims ~ x", rows, "poisson", exposure="np.log(months)")
-
-
-@pytest.mark.slow
-def test_a_slash_in_a_name_stays_a_slash(table, tmp_path):
-    rows = table.rename(columns={"x": "km/h"})
-    posterior = shardmc.glm("y ~ `km/h`", rows, **OPTIONS, check=False, precision="single")
-    again = shardmc.load(posterior.save(tmp_path / "posterior.nc"))
-    for each in (posterior, again):
-        assert "km/h" in each.draws
-        assert "km/h" in each.summary().index
-        page = each.report(tmp_path / "report.html").read_text()
-        assert "km/h" in page
-        assert "÷" not in page
-        assert "km/h" in each._repr_html_()

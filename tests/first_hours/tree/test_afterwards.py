@@ -14,14 +14,6 @@ FEW = {"shards": 2, "draws": 200, "check": False, "precision": "single"}
 
 
 @pytest.mark.slow
-def test_loo_of_a_sample_of_rows_and_the_comparison_of_models(table, posterior, simple):
-    results = {"region": posterior.loo(table, sample=200), "age": simple.loo(table, sample=200)}
-    compared = shardmc.compare_models(results)
-    assert {"elpd", "elpd_diff", "dse", "subsampling_dse"} <= set(compared.columns)
-    assert "a sample of 200, which adds" in results["age"].sentence
-
-
-@pytest.mark.slow
 def test_loo_of_weighted_rows_and_of_groups(table, mixed, simple):
     weighted = shardmc.glm("spent ~ age", table.assign(times=2), weights="times", **FEW)
     assert weighted.loo(table.assign(times=2), weights="times").total_weight == 2 * len(table)

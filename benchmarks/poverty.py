@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few groups and effects; writes nothing")
     parser.add_argument("--groups", type=int, default=GROUPS)
     parser.add_argument("--slopes", type=int, default=20)
-    parser.add_argument("--draws", type=int, default=2_400)
+    parser.add_argument("--draws", type=int, default=3_000)
     given = parser.parse_args()
     if given.quick:
         given.groups, given.slopes, given.draws = 40, 3, 50

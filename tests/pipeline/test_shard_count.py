@@ -12,7 +12,7 @@ from shardmc.pipeline.shard_count import number_of_shards
     [
         (1_000_000, None, False, 100),
         (1_000_000, 100_000, False, 31),
-        (1_000_000, 100_000, True, 18),  # each sd is known from few groups
+        (1_000_000, 100_000, True, 22),  # each sd is known from few groups
         (1_000, None, False, 1),
     ],
 )

@@ -29,7 +29,7 @@ def number_of_shards(
     if shards == "auto":
         # A group tells more than a row.
         smallest = 20 * dim if units < source.num_rows else max(1_000, 50 * dim)
-        per_parameter = 15 if many_effects else 5
+        per_parameter = 10 if many_effects else 5
         return max(1, int(min(math.sqrt(units / (per_parameter * dim)), units / smallest, draws / 32)))
     if isinstance(shards, bool) or not isinstance(shards, int | np.integer):
         raise OptionError(f'shards must be a whole number or "auto", not {shards!r}.')

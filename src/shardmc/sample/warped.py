@@ -38,8 +38,7 @@ class Warped(Sampler):
     Parameters
     ----------
     sampler
-        What draws in the warped coordinates. By default independence sampling with 50 degrees of freedom, because the
-        target's tails there are about normal.
+        What draws in the warped coordinates; by default independence sampling.
 
     Examples
     --------
@@ -48,7 +47,7 @@ class Warped(Sampler):
     8
     """
 
-    sampler: Sampler = field(default_factory=lambda: Independence(df=50))
+    sampler: Sampler = field(default_factory=Independence)
 
     def __post_init__(self) -> None:
         if self.sampler.uses_rows or isinstance(self.sampler, Warped):

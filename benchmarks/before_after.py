@@ -31,7 +31,9 @@ def one(tree: Path, case: str, method: str, quick: bool) -> dict:
         file = Path(folder) / "result.json"
         command = [sys.executable, str(tree / "benchmarks" / "peers.py"), "--one", case, method, str(file)]
         paths = [str(tree / "src"), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
+        # A cold fit compiles: it must not find programs that an earlier process kept.
+        settings = {"PYTHONWARNINGS": "ignore", "SHARDMC_PROGRAMS": "off"}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **settings}
         subprocess.run([*command, *["--quick"] * quick], env=environment, check=True, capture_output=True)
         return json.loads(file.read_text())
 

@@ -29,7 +29,7 @@ interrupted = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(interrupted)
 
 NUM_SHARDS = interrupted.NUM_SHARDS
-KILLS = 12
+KILLS = 20
 
 
 @pytest.fixture(scope="module")

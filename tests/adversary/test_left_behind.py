@@ -64,7 +64,7 @@ def dead_marker(folder: Path) -> None:
 @needs_posix
 @pytest.mark.slow
 def test_a_dead_lock_has_one_heir_without_flock(tmp_path):
-    """Forty takeovers by four processes. A lock with two holders in 5 of 40 passes with a probability of 0.005."""
+    """Forty takeovers by eight processes. A lock with two holders in 5 of 40 passes with a probability of 0.005."""
     with contextlib.ExitStack() as stack:
         contenders = [
             stack.enter_context(
@@ -75,7 +75,7 @@ def test_a_dead_lock_has_one_heir_without_flock(tmp_path):
                     text=True,
                 )
             )
-            for _ in range(4)
+            for _ in range(8)
         ]
         for number in range(40):
             folder = tmp_path / str(number)
@@ -87,7 +87,7 @@ def test_a_dead_lock_has_one_heir_without_flock(tmp_path):
             answers = [each.stdout.readline().strip() for each in contenders]
             for each in contenders:
                 print(file=each.stdin, flush=True)
-            assert sorted(answers) == ["held", *["refused"] * 3]
+            assert sorted(answers) == ["held", *["refused"] * 7]
         for each in contenders:
             each.stdin.close()
 

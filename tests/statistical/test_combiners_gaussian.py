@@ -255,7 +255,7 @@ def off(found: np.ndarray, variance: float = 1.0) -> list[str]:
         (1, 2),
         (2, 10),
         (10, 2),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in [(10, 40), (50, 10)]),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [(10, 100), (50, 10)]),
     ],
 )
 def test_weierstrass_is_exact(dim, num_shards):
@@ -265,7 +265,7 @@ def test_weierstrass_is_exact(dim, num_shards):
 
 @pytest.mark.parametrize(
     ("dim", "num_shards"),
-    [(2, 10), (10, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(1, 40), (50, 10)])],
+    [(2, 10), (10, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(1, 100), (50, 10)])],
 )
 def test_weierstrass_with_a_gaussian_kernel_is_exact(dim, num_shards):
     method = Weierstrass(kernel="gaussian", accept=0.5)
@@ -284,7 +284,7 @@ def test_weierstrass_uses_few_draws_in_few_dimensions_and_says_so():
     w = directions(1)[0]
     weights = Errors(problem, np.inf, weights=True).of_mean(w)
     squares, own = [], []
-    for seed in range(20):
+    for seed in range(40):
         draws = problem.draws("fractional", NUM_DRAWS, 100 + seed)
         combined = Weierstrass(small_sample=False)(draws, None, np.random.default_rng(seed))
         z = problem.whiten(combined.values) @ w
@@ -308,11 +308,11 @@ def test_the_repeated_test_rejects_variance_weights():
 def test_kernel_products_in_few_dimensions(dim, num_shards):
     problem = gaussian(dim, num_shards)
     semi = Product(kind="semiparametric")
-    assert off(repeated(problem, lambda draws, rng: semi(draws, None, rng).values, 1000, 20)) == []
+    assert off(repeated(problem, lambda draws, rng: semi(draws, None, rng).values, 1000, 40)) == []
     # Smoothing a shard by h times its sd makes the product wider by 1 + h^2.
     smooth = Product(kind="nonparametric")
     bandwidth = 1000 ** (-1 / (4 + dim))
-    found = repeated(problem, lambda draws, rng: smooth(draws, None, rng).values, 1000, 20)
+    found = repeated(problem, lambda draws, rng: smooth(draws, None, rng).values, 1000, 40)
     assert off(found, variance=1 + bandwidth**2) == []
     assert off(found, variance=1.5) != []
 
@@ -324,7 +324,7 @@ def test_kernel_products_of_many_shards_whose_draws_reach_the_posterior(dim, kin
 
     Their product stays the same: the mean of all precision-weighted means does not change.
     """
-    problem = gaussian(dim, 12)
+    problem = gaussian(dim, 20)
     near = replace(problem, shard_means=(problem.shard_means + problem.mean) / 2)
     widened = 1 + 1000 ** (-2 / (4 + dim)) if kind == "nonparametric" else 1.0
     run = lambda draws, rng: Product(kind=kind)(draws, None, rng).values  # noqa: E731

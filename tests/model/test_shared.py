@@ -8,7 +8,7 @@ import pytest
 import shardmc
 from shardmc.model.shared import SharedDensity, joined, split, with_shared
 
-ROWS = {"x": np.linspace(-1, 1, 40, dtype=np.float32), "y": np.arange(40, dtype=np.float32)}
+ROWS = {"x": np.linspace(-1, 1, 100, dtype=np.float32), "y": np.arange(100, dtype=np.float32)}
 
 
 def normal(scale, center=0.0, table=(1.0, 2.0), power=2.0):
@@ -85,7 +85,7 @@ def by_rows(function):
 
 @pytest.mark.parametrize(
     "function",
-    [lambda a, n: a * (1 / n), lambda a, n: a + np.arange(n), lambda a, n: a * (2.0 if n < 20 else 3.0)],
+    [lambda a, n: a * (1 / n), lambda a, n: a + np.arange(n), lambda a, n: a * (2.0 if n < 80 else 3.0)],
 )
 def test_numbers_that_depend_on_the_number_of_rows_are_not_taken_out(function):
     model = by_rows(function)
@@ -97,7 +97,7 @@ def test_numbers_that_depend_on_the_number_of_rows_are_not_taken_out(function):
 
 def test_a_model_that_differs_only_for_many_rows_is_another():
     """Both compute the same for the few rows by which models are compared first."""
-    plain, branching = by_rows(lambda a, n: 2.0 * a), by_rows(lambda a, n: 2.0 * a if n < 20 else jnp.sin(a))
+    plain, branching = by_rows(lambda a, n: 2.0 * a), by_rows(lambda a, n: 2.0 * a if n < 80 else jnp.sin(a))
     theta = jnp.array([0.3])
     program = jax.jit(values, static_argnums=0)
     with_shared(program, plain, ROWS, theta, ROWS)

@@ -14,6 +14,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, primitives
 
+from shardmc.model.steps import run_step
+
 
 def double_precision(enabled: bool = True) -> AbstractContextManager[Any]:
     """A context in which JAX computes in float64, or in float32.
@@ -131,15 +133,6 @@ def _results(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
     if any(map(_has_replacement, _called(equation))):
         return _call(equation, values)
     return run_step(equation, values)
-
-
-def run_step(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
-    """The results of one step of a traced program."""
-    bound = equation.primitive.get_bind_params(equation.params)
-    # Older versions of JAX return the functions that a primitive calls separately.
-    functions, params = bound if isinstance(bound, tuple) else ((), bound)
-    result = equation.primitive.bind(*functions, *values, **params)
-    return result if equation.primitive.multiple_results else [result]
 
 
 def _call(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:

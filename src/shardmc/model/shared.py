@@ -16,14 +16,18 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from shardmc.model.exact import exact_hash
 from shardmc.model.model import Density, Model
-from shardmc.model.precision import run_step, type_of
+from shardmc.model.precision import type_of
+from shardmc.model.steps import needed, run_open, run_step
 from shardmc.model.traced import hash_program
 from shardmc.programs.kept import watched
 from shardmc.programs.tracing import TRACING
 from shardmc.types import Rows
 
-_ROWS = 8
-"""The number of rows for which functions are compared before any program needs them."""
+_ROWS = 64
+"""The number of rows for which functions are compared before any program needs them.
+
+As many as are checked first, and as a group of the measurement of rounding has, so that these trace nothing again.
+"""
 
 _MOST_SHAPES = 8
 """Shapes for which a traced function is kept, and at which another model is compared with it."""
@@ -223,12 +227,24 @@ class _Form:
         return _Form(closed, opened, f"{jax.tree.structure(args)} {hash_program(opened)}")
 
 
+def _steps(closed: ClosedJaxpr) -> list[tuple[int, JaxprEqn]]:
+    """The steps that the result needs, each with its place."""
+    kept = set(map(id, needed(closed.jaxpr)))
+    return [(number, step) for number, step in enumerate(closed.jaxpr.eqns) if id(step) in kept]
+
+
+def _arrays(closed: ClosedJaxpr) -> list[tuple[Any, Any]]:
+    """The arrays that the result needs: variables and values."""
+    read = {id(atom) for _, step in _steps(closed) for atom in step.invars} | set(
+        map(id, closed.jaxpr.outvars)
+    )
+    pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
+    return [(variable, value) for variable, value in pairs if id(variable) in read]
+
+
 def _numbers(closed: ClosedJaxpr) -> Numbers:
     single = [closed.jaxpr.eqns[step].invars[place].val for step, place in _holes(closed)]
-    arrays = tuple(
-        np.asarray(value).astype(variable.aval.dtype)
-        for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)
-    )
+    arrays = tuple(np.asarray(value).astype(variable.aval.dtype) for variable, value in _arrays(closed))
     return np.array(single, jnp.result_type(float)), arrays
 
 
@@ -236,7 +252,7 @@ def _holes(closed: ClosedJaxpr) -> Iterator[tuple[int, int]]:
     """The single numbers that are taken out, by step and place: real ones, in steps that no row takes part in."""
     real = jnp.result_type(float)
     met = set(closed.jaxpr.invars[1:])  # all but theta
-    for number, step in enumerate(closed.jaxpr.eqns):
+    for number, step in _steps(closed):
         inputs = [atom for atom in step.invars if not isinstance(atom, Literal)]
         if any(atom in met for atom in inputs):
             met.update(step.outvars)
@@ -250,7 +266,9 @@ def _fill(closed: ClosedJaxpr, numbers: Numbers, args: Sequence[Any]) -> list[An
     """Compute a traced function step by step, with other numbers."""
     single, arrays = numbers
     holes = {hole: number for number, hole in enumerate(_holes(closed))}
-    values: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, arrays, strict=True))
+    values: dict[Any, Any] = {
+        variable: array for (variable, _), array in zip(_arrays(closed), arrays, strict=True)
+    }
     values.update(zip(closed.jaxpr.invars, args, strict=True))
 
     def read(atoms: Sequence[Any], number: int = -1) -> list[Any]:
@@ -264,8 +282,8 @@ def _fill(closed: ClosedJaxpr, numbers: Numbers, args: Sequence[Any]) -> list[An
         ]
 
     turned = _turned(closed) if jax.default_backend() == "cpu" else ()
-    for number, step in enumerate(closed.jaxpr.eqns):
-        run = _parameters_first if number in turned else run_step
+    for number, step in _steps(closed):
+        run = _parameters_first if number in turned else run_open
         values.update(zip(step.outvars, run(step, read(step.invars, number)), strict=True))
     return read(closed.jaxpr.outvars)
 

@@ -12,6 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from shardmc.model.fingerprint import fingerprint, without_addresses
 from shardmc.model.precision import double_precision
+from shardmc.model.steps import needed
 from shardmc.types import Rows
 
 _ROWS = 4
@@ -111,7 +112,7 @@ class _Programs:
             return " ".join(words)
 
         digest.update(" ".join(str(variable.aval) for variable in program.invars).encode())
-        for step in _needed(program):
+        for step in needed(program):
             params = {name: value for name, value in sorted(step.params.items()) if name != "name"}
             line = f"{step.primitive.name} {read(step.invars)} {self._of(step, params)} "
             numbers.update((variable, len(numbers) + k) for k, variable in enumerate(step.outvars))
@@ -138,14 +139,3 @@ class _Programs:
         if callable(value) and not isinstance(value, type):
             return "function"  # the rule of a derivative: the program itself says what is computed
         return without_addresses(repr(value))
-
-
-def _needed(program: Jaxpr) -> list[JaxprEqn]:
-    """The steps that the results depend on, in their order."""
-    wanted = {id(atom) for atom in program.outvars}
-    steps = []
-    for step in reversed(program.eqns):
-        if step.effects or any(id(variable) in wanted for variable in step.outvars):
-            steps.append(step)
-            wanted.update(id(atom) for atom in step.invars)
-    return steps[::-1]

@@ -165,14 +165,13 @@ def _values(kind: Any, numbers: Any, thetas: jax.Array, first: Rows, second: Row
     """Log prior and gradient at the first point, and the rows' log-likelihoods at all points for both samples."""
     model = joined(kind, numbers)
 
-    def log_posterior(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        prior = model.log_prior(theta)
-        return prior + jnp.sum(model.log_likelihood(theta, first)), prior
+    def log_posterior(theta: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        prior, each = model.log_prior(theta), model.log_likelihood(theta, first)
+        return prior + jnp.sum(each), (prior, each)
 
-    gradient, prior = jax.grad(log_posterior, has_aux=True)(thetas[0])
-    whole = jax.vmap(lambda theta: model.log_likelihood(theta, first))(thetas)
+    gradients, (priors, whole) = jax.vmap(jax.grad(log_posterior, has_aux=True))(thetas)
     part = jax.vmap(lambda theta: model.log_likelihood(theta, second))(thetas)
-    return prior, gradient, whole, part
+    return priors[0], gradients[0], whole, part
 
 
 def _check_values(model: Model, samples: TwoSamples) -> None:

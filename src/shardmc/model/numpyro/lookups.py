@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-from shardmc.model.precision import run_step, type_of
+from shardmc.model.precision import type_of
+from shardmc.model.steps import run_step
 
 _CALLS = ("pjit", "jit", "closed_call", "core_call")
 """Steps that call a program."""

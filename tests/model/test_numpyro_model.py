@@ -2,6 +2,7 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -338,3 +339,32 @@ def test_many_thetas_share_one_matrix_product():
     _, (left_batch, right_batch) = products[0].params["dimension_numbers"]
     assert left_batch == right_batch == ()
     assert {v.aval.shape for v in products[0].invars} == {(50, 3), (N, 3)}
+
+
+def test_the_roles_of_sites_are_found_without_compiling(compilations):
+    def plain(x, y):
+        beta = numpyro.sample("beta", dist.Normal(0, 2).expand([x.shape[1]]).to_event(1))
+        numpyro.deterministic("twice", 2 * beta)
+        numpyro.sample("y", dist.Normal(x @ beta, 1), obs=y)
+
+    def computed(x, y):
+        beta = numpyro.sample(
+            "beta", dist.Uniform(-1, jnp.exp(jnp.log(2.0))).expand([x.shape[1]]).to_event(1)
+        )
+        numpyro.deterministic("fitted", x @ beta)
+        numpyro.sample("y", dist.Normal(x @ beta, 1), obs=y)
+
+    for function, derived, compiles in ((plain, True, False), (computed, False, True)):
+        compilations.clear()
+        model = from_numpyro(function).bind((X, Y))
+        assert bool(compilations) == compiles
+        assert (model.derived_function is not None) == derived
+
+
+def test_bounds_are_those_of_the_precision_in_which_rows_are_read():
+    def bounded(x, y):
+        a = numpyro.sample("a", dist.Uniform(0.1, 0.7))
+        numpyro.sample("y", dist.Normal(a * x[:, 0], 1), obs=y)
+
+    support: Any = from_numpyro(bounded).bind((X, Y)).parameters["a"].support
+    assert (support.lower_bound, support.upper_bound) == (float(np.float32(0.1)), float(np.float32(0.7)))

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError
+from shardmc.model.numpyro.compared import Compared, Computed, compare
 from shardmc.model.parameter import Parameter
 from shardmc.model.user_functions import TwoSamples, calling, num_rows, row_axis
 from shardmc.model.variables import partly_named
-from shardmc.programs.compiled import jit
 from shardmc.types import Rows
 
 Run = Callable[[Any], Any]
@@ -99,17 +99,20 @@ def discover(run: Run, samples: TwoSamples, hint: str) -> Sites:
         )
         if axis is not None:
             row_axes[name] = axis
-    values = _values(run, samples, first, [name for name in first.observed if name not in row_axes])
-    _refuse_dependent(values, first)
+    compared = _compared(run, samples, first, [name for name in first.observed if name not in row_axes])
+    _refuse_dependent(compared, first)
     if not row_axes:
         raise ModelError(
             f"The NumPyro model has no observed site with one value per row: give one obs=.{hint}"
         )
-    parameters = {name: _parameter(name, site, values.supports[name]) for name, site in first.latent.items()}
+    parameters = {
+        name: _parameter(name, site, jax.tree.unflatten(site.support, compared.bounds[name] or []))
+        for name, site in first.latent.items()
+    }
     if not parameters:
         raise ModelError("The NumPyro model has no latent site, so there is nothing to infer.")
     prior = (*first.latent, *(name for name in first.observed if name not in row_axes))
-    derived = tuple(name for name in first.deterministic if values.constant[name])
+    derived = tuple(name for name in first.deterministic if compared.constant[name])
     dims = {name: first.dims[name] for name in (*parameters, *derived) if name in first.dims}
     return Sites(parameters, row_axes, prior, derived, dims)
 
@@ -267,16 +270,7 @@ def _refuse_unsupported(first: _Structure, second: _Structure, length: int, hint
             raise ModelError(f"Latent site {name!r} is discrete. {MARGINALISE}.")
 
 
-@dataclass
-class _Values:
-    """What stayed the same in two runs with different rows, or with different parameters."""
-
-    supports: dict[str, Any]  # latent site -> its support with numbers as bounds; None where these differ
-    prior_constant: dict[str, bool]  # latent, observed and factor sites without an axis of rows
-    constant: dict[str, bool]  # deterministic sites
-
-
-def _values(run: Run, samples: TwoSamples, structure: _Structure, rowless: list[str]) -> _Values:
+def _compared(run: Run, samples: TwoSamples, structure: _Structure, rowless: list[str]) -> Compared:
     """Run the model at the same parameters with different rows, and at different parameters."""
     rng = np.random.default_rng(0)
     here, there = (
@@ -284,52 +278,23 @@ def _values(run: Run, samples: TwoSamples, structure: _Structure, rowless: list[
         for _ in range(2)
     )
 
-    def one(unconstrained: Any, rows: Rows) -> tuple[Any, Any, Any]:
+    def one(unconstrained: Any, rows: Rows) -> Computed:
         trace = traced(run, rows, unconstrained)
         densities = {name: log_density(trace[name]) for name in (*structure.latent, *rowless)}
         supports = {name: jax.tree.leaves(trace[name]["fn"].support) for name in structure.latent}
         return densities, supports, {name: trace[name]["value"] for name in structure.deterministic}
 
-    @jit
-    def program(here: Any, there: Any, first: Rows, second: Rows) -> tuple[Any, Any, Any]:
-        return one(here, first), one(here, second), one(there, second)
-
-    with calling("The NumPyro model"):
-        first, second, elsewhere = program(here, there, samples.first, samples.second)
-    supports = {
-        name: jax.tree.unflatten(site.support, [_as_number(bound) for bound in first[1][name]])
-        if _same(first[1][name], elsewhere[1][name])
-        else None
-        for name, site in structure.latent.items()
-    }
-    prior_constant = {name: _same(value, second[0][name]) for name, value in first[0].items()}
-    return _Values(
-        supports, prior_constant, {name: _same(value, second[2][name]) for name, value in first[2].items()}
-    )
+    return compare(one, here, there, samples)
 
 
-def _as_number(bound: Any) -> Any:
-    """A bound as a Python number, which is the same in both precisions."""
-    return float(bound) if np.ndim(bound) == 0 else bound
-
-
-def _same(first: Rows, second: Rows) -> bool:
-    """Whether two runs gave the same numbers, up to the order of float32 sums."""
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return all(
-        np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
-        for a, b in pairs
-    )
-
-
-def _refuse_dependent(values: _Values, structure: _Structure) -> None:
-    for name, support in values.supports.items():
-        if support is None:
+def _refuse_dependent(compared: Compared, structure: _Structure) -> None:
+    for name, bounds in compared.bounds.items():
+        if bounds is None:
             raise ModelError(
                 f"The support of latent site {name!r} depends on another site or on the rows: sample it on a fixed "
                 "support, such as Uniform(0, 1), and make what you need of it a numpyro.deterministic."
             )
-    for name, constant in values.prior_constant.items():
+    for name, constant in compared.prior_constant.items():
         if constant:
             continue
         if name in structure.latent:

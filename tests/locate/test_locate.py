@@ -10,7 +10,7 @@ import pytest
 from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.errors import ModelError
-from shardmc.locate import DECREMENT, gradients, influential, locate, locate_shards
+from shardmc.locate import DECREMENT, SampledGradients, gradients, influential, locate, locate_shards
 from shardmc.locate.ascent import Ascent
 from shardmc.locate.leverage import RowLeverage, _highest
 from shardmc.locate.shard_modes import _Damped
@@ -256,6 +256,22 @@ def test_at_most_a_shard_of_rows_is_kept_the_most_influential_ones():
     every = np.sort(np.concatenate(leverage(model, blocks, mode, Local())))
     assert np.sum(every > 1e-3 / 4) > blocks.capacity
     assert kept.min() >= every[-blocks.capacity]
+
+
+def test_a_mistake_in_the_gradients_of_the_prior_is_reported(monkeypatch):
+    model, x, y = regression()
+    blocks = as_source((x, y)).split(Partition(2), 0)
+    mode = locate(model, blocks, Local())
+
+    def wrong(*_):
+        raise ValueError("wrong prior")
+
+    monkeypatch.setattr("shardmc.locate.gradient_sums._prior_gradients", wrong)
+    with pytest.raises(ValueError, match="wrong prior"):
+        gradients(model, blocks, mode, mode.theta[None], Local())
+    whole = SampledGradients(model, blocks, mode, Local(), [0])
+    with pytest.raises(ValueError, match="wrong prior"):
+        whole(mode.theta[None])
 
 
 def test_gradients_of_all_rows_match_float64():

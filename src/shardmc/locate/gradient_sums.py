@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -15,7 +16,9 @@ from jax import lax
 from shardmc.data.batch import Blocks
 from shardmc.data.grouped import cells_of, points_together
 from shardmc.engine import Engine, ProgramCall, in_order
+from shardmc.engine.threads import aside
 from shardmc.model import Model
+from shardmc.model.precision import Precision
 from shardmc.model.shared import joined, with_shared
 from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
 from shardmc.target import DeviceFrame
@@ -53,9 +56,18 @@ def _prior_gradients(kind: Any, numbers: Any, frame: DeviceFrame, points: jax.Ar
     return jax.vmap(jax.grad(lambda u: model.log_prior(frame.to_theta(u))))(points)
 
 
-def prior_gradients_in(model: Model, frame: DeviceFrame, points: jax.Array) -> np.ndarray:
-    """Gradients (point, dim) of the log prior at points of a frame, in its coordinates."""
-    return np.array(with_shared(_prior_gradients, model, None, frame, points), np.float64)
+def prior_gradients_in(model: Model, frame: DeviceFrame, points: jax.Array) -> Future[np.ndarray]:
+    """Gradients (point, dim) of the log prior at points of a frame, in its coordinates.
+
+    In a thread of its own: the first time a program is compiled, which goes on while shards are computed.
+    """
+    precision = Precision.here()  # a setting of this thread
+
+    def compute() -> np.ndarray:
+        with precision.applied():
+            return np.array(with_shared(_prior_gradients, model, None, frame, points), np.float64)
+
+    return aside(compute, "shardmc-prior")
 
 
 def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engine: Engine) -> np.ndarray:
@@ -67,10 +79,13 @@ def gradients(model: Model, blocks: Blocks, mode: Mode, points: np.ndarray, engi
     inverse = np.linalg.inv(frame.basis)
     u = jax.device_put(((points - frame.center) @ inverse.T).astype(jnp.result_type(float)))
     device = DeviceFrame.of(frame)
-    total = prior_gradients_in(model, device, u)
+    prior = prior_gradients_in(model, device, u)
     results = engine.map(LikelihoodGradients(model), blocks, None, (device, u))
+    total = None
     for shard, part in in_order(results, range(blocks.num_shards)):
+        total = prior.result() if total is None else total
         total += blocks.shares[shard] * np.asarray(part, np.float64)
+    assert total is not None
     return total @ inverse
 
 

@@ -120,7 +120,7 @@ class SampledGradients:
         parts = np.stack([np.asarray(part, np.float64) for _, part in in_order(results, shards)])
         self.passes += len(points) * float(self._shards.shares[list(shards)].sum())
         slopes = self.at_center
-        return prior + parts - slopes.gradients[shards][:, None] + u @ slopes.curvatures[shards]
+        return prior.result() + parts - slopes.gradients[shards][:, None] + u @ slopes.curvatures[shards]
 
     @cached_property
     def at_center(self) -> _Slopes:

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardmc.data.arrays import ArraySource
 from shardmc.data.batch import Batch, Blocks
+from shardmc.data.memory import MEMORY
 from shardmc.data.source import Partition, Source, Transform
 from shardmc.errors import DataError
 from shardmc.types import Data, Rows
@@ -36,9 +37,11 @@ def as_source(
     columns
         The columns of a table to use. By default all columns that hold numbers.
     memory
-        The most bytes that the rows of a file may take in memory, 1 GiB by default. The rows of a larger file are
-        written to shard files in one pass, and each shard is read when it is needed. The process needs about 1 GB
-        besides. If shards are so large that the limit cannot be kept, a warning says so before rows are read.
+        The most bytes that shardmc's own copy of the rows may take. For files 1 GiB by default: the rows of a larger
+        file are written to shard files in one pass, and each shard is read when it is needed. The process needs about
+        1 GB besides. If shards are so large that the limit cannot be kept, a warning says so before rows are read. For
+        arrays a quarter of the free memory by default, and at least 1 GiB: larger ones stay where they are, and each
+        batch of shards gathers its rows from them, which takes longer. Tables in memory are always copied.
     scratch
         The folder for the shard files. They stay there, and a later run with the same data, partition and seed reuses
         them. By default they are in the system's temporary folder and are deleted with the shards.
@@ -62,11 +65,11 @@ def as_source(
     if isinstance(data, Source):
         return data if columns is None else data.select(columns)
     if isinstance(data, tuple | list | dict | np.ndarray | jax.Array):
-        return ArraySource(data, columns)
+        return ArraySource(data, columns, memory)
     # Imported here because most arrays need no tables, and Arrow is slow to import.
     import narwhals as nw
 
-    from shardmc.data.table import MEMORY, FrameReader, Limits, TableSource
+    from shardmc.data.table import FrameReader, Limits, TableSource
 
     if isinstance(data, str | os.PathLike):
         from shardmc.data.readers import SUFFIXES, CsvReader, ParquetReader
@@ -89,4 +92,4 @@ def as_source(
         )
     if isinstance(frame, nw.DataFrame):
         return TableSource(FrameReader(frame), columns)
-    return ArraySource(data, columns)
+    return ArraySource(data, columns, memory)

@@ -1,4 +1,4 @@
-"""Memory of a fit whose rows stay on disk: what it needs is said first, and what it frees is given back."""
+"""Memory of a fit whose rows stay where they are: what it needs is said first, and what it frees is given back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import sys
 
 from shardmc.programs.heap import return_freed_memory
+
+MEMORY = 1 << 30
+"""By default, shardmc holds its own copy of the rows up to this many bytes."""
 
 PROCESS = 1_000_000_000
 """Bytes that a process needs besides the rows: Python, JAX, compiled programs and what they compute with."""

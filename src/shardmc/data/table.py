@@ -28,7 +28,7 @@ from shardmc.data.columns import (
     refuse_repeated,
     shapes_of,
 )
-from shardmc.data.memory import give_back, say_need
+from shardmc.data.memory import MEMORY, give_back, say_need
 from shardmc.data.partition import MemorySink, Partitioner
 from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Partition, Source, Transform, hash_arrays
@@ -186,9 +186,6 @@ class CompleteReader(TableReader):
 
 _LOOK_ROWS = 16  # rows from which the output of a transformation is learned
 
-MEMORY = 1 << 30
-"""The rows of files are held in memory up to this many bytes, by default."""
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -282,12 +279,12 @@ class TableSource(Source):
             give_back()
         largest = int(partitioner.sizes.max()) * sum(column.row_bytes for column in partitioner.columns)
         return StreamBlocks(
-            scratch,
-            tuple(partitioner.columns),
-            structure,
-            partitioner.has_weights,
-            partitioner.sizes,
-            partitioner.starts,
+            scratch=scratch,
+            columns=tuple(partitioner.columns),
+            structure=structure,
+            has_weights=partitioner.has_weights,
+            sizes=partitioner.sizes,
+            starts=partitioner.starts,
             most_in_memory=max(1, self._limits.memory // largest) if self._limits.memory else None,
         )
 

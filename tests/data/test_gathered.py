@@ -111,6 +111,14 @@ def test_any_arrays_give_the_shards_of_a_copy(layout):
     assert_same_shards(*both_ways(LAYOUTS[layout](), Partition(SHARDS, weights="weight")))
 
 
+def test_files_mapped_into_memory_give_the_shards_of_a_copy(tmp_path):
+    np.save(tmp_path / "x.npy", table()["x"])
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+    copied, gathered = both_ways((x, table()["row"]), Partition(SHARDS))
+    assert isinstance(gathered.arrays[0].array.base, np.memmap)
+    assert_same_shards(copied, gathered)
+
+
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_any_partition_gives_the_shards_of_a_copy(name):
     assert_same_shards(*both_ways(table(), PARTITIONS[name]))

@@ -28,6 +28,7 @@ from shardmc.data.columns import (
 )
 from shardmc.data.device_order import find_strata_on_device, random_order, stratified_order
 from shardmc.data.gathered import GatheredBlocks, GatherPlan, InPlace, OrderSink
+from shardmc.data.memory import Limits
 from shardmc.data.partition import MemorySink, Partitioner, refuse_negative, refuse_zero, resolve
 from shardmc.data.source import Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, OptionError, unknown
@@ -49,9 +50,10 @@ Place = tuple[Any, ...]
 class ArraySource(Source):
     """NumPy or JAX arrays with a common first axis. A dictionary of arrays is a table."""
 
-    def __init__(self, data: Rows, columns: Sequence[str] | None = None, memory: int | None = None) -> None:
-        self._data = data
-        self._memory = memory
+    def __init__(
+        self, data: Rows, columns: Sequence[str] | None = None, limits: Limits | None = None
+    ) -> None:
+        self._data, self._limits = data, limits or Limits()
         self.is_table = isinstance(data, Mapping) and all(isinstance(name, str) for name in data)
         try:
             paths, _ = jax.tree_util.tree_flatten_with_path(data)
@@ -78,7 +80,7 @@ class ArraySource(Source):
         return {name: self._data[name] for name in columns}
 
     def select(self, columns: Sequence[str]) -> ArraySource:
-        return ArraySource(self._data, columns, self._memory) if self.is_table else self
+        return ArraySource(self._data, columns, self._limits) if self.is_table else self
 
     def transform(self, function: Transform, columns: Sequence[str], label: str) -> Source:
         return self._as_table().transform(function, columns, label)
@@ -102,7 +104,7 @@ class ArraySource(Source):
         names = [leaf_name(path) for path in self._leaves]
         refuse_repeated(names)
         arrays = [as_arrow(np.asarray(leaf)) for leaf in self._leaves.values()]
-        return TableSource(FrameReader(nw.from_native(pa.table(arrays, names=names))))
+        return TableSource(FrameReader(nw.from_native(pa.table(arrays, names=names))), None, self._limits)
 
     def _columns(self) -> list[Column]:
         paths, _ = jax.tree_util.tree_flatten_with_path(self._used)
@@ -141,7 +143,7 @@ class ArraySource(Source):
         if not here and (in_place or _on_accelerator(there.values())):
             return self._in_place(there, partition, seed)
         if partition.by is None and _on_host(there.values()):
-            plan = GatherPlan.of(columns, self.num_rows, partition, self._memory)
+            plan = GatherPlan.of(columns, self.num_rows, partition, self._limits.memory)
             if plan is not None:
                 return self._gathered(columns, plan, partition, seed)
         order = [_ROW_NUMBER] if there else []

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import shardmc
@@ -125,3 +126,34 @@ def test_a_subsample_takes_a_copy(model, rows, gathered):
     ]
     assert gathered
     np.testing.assert_array_equal(*draws)
+
+
+@pytest.mark.slow
+def test_a_formula_of_a_table_above_a_limit_has_the_draws_of_a_copy(rows):
+    frame = pd.DataFrame(
+        {"y": rows["y"], "u": rows["x"][:, 1], "kind": np.array(list("abcde"))[rows["kind"]]}
+    )
+    options = {"family": "bernoulli", "shards": SHARDS, "draws": 400, "check": False, "precision": "single"}
+    draws = [
+        shardmc.glm("y ~ u + kind", as_source(frame, memory=memory), **options).theta
+        for memory in (None, 10_000)
+    ]
+    np.testing.assert_array_equal(*draws)
+
+
+@pytest.mark.slow
+def test_rows_of_groups_go_to_files_above_a_limit(rows, gathered):
+    """Sums over a group's rows are then taken in another order, as for files larger than memory."""
+
+    def log_likelihood(params, rows, effects):
+        return -0.5 * (rows["u"] - params["mu"] - effects["b"]) ** 2
+
+    parameters = {"mu": (), "tau": "positive"}
+    model = shardmc.Model(log_likelihood, None, parameters, local={"b": "tau"}, groups="g")
+    data = {"u": rows["x"][:, 1], "g": np.arange(ROWS) // 5}
+    options = {"shards": 4, "draws": 200, "check": False, "precision": "single"}
+    copied, streamed = (
+        shardmc.fit(model, as_source(data, memory=memory), **options).theta for memory in (None, 0)
+    )
+    np.testing.assert_allclose(streamed, copied, rtol=1e-4, atol=1e-4)
+    assert not gathered

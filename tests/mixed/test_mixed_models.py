@@ -111,6 +111,7 @@ def test_effects_of_groups_are_the_exact_ones(binary: shardmc.Posterior) -> None
     assert np.max(np.abs(found["mean"].to_numpy()[::-1] - means) / sds) > 0.5
 
 
+@pytest.mark.slow
 def test_ignoring_the_groups_fails() -> None:
     """Negative control."""
     table = simulated("bernoulli")

@@ -12,6 +12,7 @@ from shardmc.report.tables import call, run_pairs
 MEASURES_PRECISION = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draws", [pytest.param(grouping._DRAWS, id="default"), pytest.param(3, id="control")]
 )

@@ -23,6 +23,7 @@ def linear(params, rows):
 PARAMETERS = {"beta": 2, "sigma": "positive"}
 
 
+@pytest.mark.slow
 def test_a_vector_has_the_names_that_the_user_gave(table):
     named = shardmc.Model(
         linear,
@@ -71,6 +72,7 @@ def varying(shop, age, spent=None):
     numpyro.sample("y", dist.Normal(eta, 1.0), obs=spent)
 
 
+@pytest.mark.slow
 def test_plates_of_numpyro_are_axes(table):
     names = [f"shop {k}" for k in range(12)]
     model = shardmc.from_numpyro(

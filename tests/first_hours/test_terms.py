@@ -14,7 +14,7 @@ from shardmc.errors import DataError, ModelError, ShardmcError
 from shardmc.formulas.families import named_family
 from shardmc.formulas.preparing import prepare
 
-QUICK = {"shards": 2, "draws": 60, "check": False, "precision": "single"}
+QUICK = {"shards": 2, "draws": 60, "check": False, "keep": None, "precision": "single"}
 
 
 def coefficients(formula, table, family="gaussian", **options):

@@ -1,6 +1,6 @@
 """One GPU: the posterior of 10^8 and 10^9 rows by the public call, against NumPyro's NUTS on the same card.
 
-    python benchmarks/gpu.py [--rows 100000000] [--x64] [--nuts] [--quick]
+    python benchmarks/gpu.py [--rows 100000000] [--x64] [--nuts] [--products] [--quick]
 
 Prints one JSON line per measurement; `--table FILE...` makes docs/benchmarks/gpu.md from saved lines.
 """
@@ -25,14 +25,19 @@ import shardmc
 DIM = 14
 CHUNK = 1_000_000
 REMARKS = """
-With the default options shards gather their rows from all over the card's memory, and the certificate reads a fifth
-of the shards; without shuffling the shards are slices of memory, and the certificate reads all of them. Of 10^9 rows
-nearly all of the time the card is busy: with 128 evaluations of every row for the draws, with the gradients of the
-certificate, as matrix products in full float32, and with about four passes with derivatives to find the modes and the
-influential rows. Of 10^8 rows a third of the time is the check's, and most of that the host's, as it does not grow
-with the rows: it looks at 1,000 chains of 14 coordinates. NumPyro cannot hold 10^9 rows, as it copies them; on 10^8
-rows its chain had not begun to mix when its time was over, so a ratio of rates says little beyond its order of
-magnitude.
+With the default options shards gather their rows from all over the card's memory, in an order that is computed once,
+and the certificate reads a fifth of the shards; without shuffling the shards are slices of memory, and the certificate
+reads all of them. Of 10^9 rows the card is busy most of the time: with 128 evaluations of every row for the draws, with
+the gradients of the certificate, as matrix products in full float32, and with about four passes with derivatives to
+find the modes and the influential rows. Of 10^8 rows most of the time is the host's, as it does not grow with the rows:
+it looks at 1,000 chains of 14 coordinates and starts thousands of small programs. NumPyro cannot hold 10^9 rows, as it
+copies them; on 10^8 rows its chain had not begun to mix when its time was over, so a ratio of rates says little beyond
+its order of magnitude.
+
+The card multiplies matrices faster if each number is split into three short ones, but not well enough. `python
+benchmarks/gpu.py --products`, root mean square error of the log-likelihood of 1,048,576 rows in float32 at 128 points,
+where it has a spread of 343: 0.00018 with the products that shardmc uses, 0.0012 with six short products, and 69 with
+nine, which is wrong (jax 0.11.2).
 """
 
 
@@ -82,6 +87,41 @@ def measure_fit(data, shards: int, draws: int, check: bool, shuffle: bool) -> No
             verdict=None if fitted.certificate is None else fitted.certificate.sentence,
             notes=list(fitted.notes),
         )
+
+
+def measure_products(num_rows: int) -> None:
+    """Errors of the log-likelihood, in single precision, of the ways in which a card can multiply matrices."""
+    presets = jax.lax.DotAlgorithmPreset
+    ways = (jax.lax.Precision.HIGHEST, presets.BF16_BF16_F32_X6, presets.BF16_BF16_F32_X9)
+    with jax.enable_x64(True):
+        x = jax.random.normal(jax.random.key(0), (num_rows, DIM), jnp.float32).at[:, 0].set(1.0)
+        beta = jnp.linspace(-1.0, 1.0, DIM, dtype=jnp.float32)
+        y = (jax.random.uniform(jax.random.key(1), (num_rows,)) < 0.5).astype(jnp.float32)
+        points = beta + 1e-3 * jax.random.normal(jax.random.key(2), (128, DIM), jnp.float32)
+
+        @partial(jax.jit, static_argnums=(3, 4))
+        def gains(x, y, points, groups, way):
+            def value(theta, x, y):
+                eta = jnp.dot(x, theta, precision=way)
+                return y * eta - (jnp.maximum(eta, 0) + jnp.log(1 + jnp.exp(-jnp.abs(eta))))
+
+            def group(x, y):
+                center = value(jnp.asarray(beta, x.dtype), x, y)
+                return jax.vmap(lambda theta: jnp.sum(value(theta, x, y) - center))(points)
+
+            return jax.vmap(group)(x.reshape(groups, -1, DIM), y.reshape(groups, -1)).sum(axis=0)
+
+        for count, groups in ((128, 1), (8, 32), (8, 512)):
+            wide = [a.astype(jnp.float64) for a in (x, y, points[:count])]
+            exact = np.asarray(gains(*wide, groups, None))
+            for way in ways:
+                found = np.asarray(gains(x, y, points[:count], groups, way), np.float64)
+                tell(
+                    what=f"error of the log-likelihood of {groups} x {num_rows // groups:,} rows at {count} points",
+                    products=str(way).split(".")[-1],
+                    root_mean_square=float(np.sqrt(np.mean((found - exact) ** 2))),
+                    spread_of_the_values=float(exact.std()),
+                )
 
 
 def measure_nuts(data, warmup: int, draws: int) -> None:
@@ -178,6 +218,7 @@ def main() -> None:
     )
     parser.add_argument("--no-check", action="store_true", help="also without the certificate")
     parser.add_argument("--no-nuts", action="store_true")
+    parser.add_argument("--products", action="store_true", help="only the errors of matrix products")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--table", nargs="+", help="files of printed lines to make the table from")
     options = parser.parse_args()
@@ -188,6 +229,9 @@ def main() -> None:
         jax.config.update("jax_enable_x64", True)
     rows = 5_000 if options.quick else options.rows
     tell(device=str(jax.devices()[0]), jax=jax.__version__, x64=options.x64, rows=rows, shards=options.shards)
+    if options.products:
+        measure_products(1 << 20)
+        return
     data = jax.block_until_ready(simulate(rows, min(CHUNK, rows), jax.random.key(0)))
     for shuffle in (False, True):
         measure_fit(data, options.shards, options.draws, True, shuffle)

@@ -79,10 +79,21 @@ class Mode:
     """The end of one Newton step on the rescaled subposterior of each shard, (shard, dim), if it is known."""
     shard_curvatures: np.ndarray | None = field(default=None, repr=False, compare=False)
     """The shards' curvatures at the mode, (shard, dim, dim), if they are costly and serve later steps too."""
+    shard_terms: ShardTerms | None = field(default=None, repr=False, compare=False)
+    """The last terms that were computed, if they were of all shards: later steps need not compute them again."""
 
     @cached_property
     def frame(self) -> Frame:
         return Frame.at(self.theta, self.curvature)
+
+
+@dataclass(frozen=True, eq=False)
+class ShardTerms:
+    """Gradients and curvatures of the shards' rescaled subposteriors at a point, without kept rows."""
+
+    point: np.ndarray  # (dim,) as the device had it, in its precision
+    gradients: np.ndarray  # (shard, dim)
+    curvatures: np.ndarray  # (shard, dim, dim)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,14 @@ from shardmc.errors import DataError
 from shardmc.store.run import status
 
 ROWS = 400
-FEW = {"shards": 2, "draws": 40, "check": False, "sampler": "independence", "precision": "single"}
+FEW = {
+    "shards": 2,
+    "draws": 40,
+    "check": False,
+    "keep": None,
+    "sampler": "independence",
+    "precision": "single",
+}
 
 
 @pytest.fixture(scope="module")

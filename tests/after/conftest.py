@@ -8,7 +8,7 @@ import pytest
 
 import shardmc
 
-OPTIONS = {"shards": 4, "draws": 400, "check": False, "precision": "single"}
+OPTIONS = {"shards": 4, "draws": 400, "check": False, "keep": None, "precision": "single"}
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import shardmc
 from shardmc.errors import DataError, ModelError, OptionError
 from shardmc.posterior.elpd import Loo
 
-OPTIONS = {"shards": 4, "draws": 400, "check": False, "precision": "single"}
+OPTIONS = {"shards": 4, "draws": 400, "check": False, "keep": None, "precision": "single"}
 
 
 def exact_loo(posterior, log_likelihood):
@@ -245,7 +245,7 @@ def test_groups_of_a_normal_response_are_left_out_exactly(shops):
 
 @pytest.mark.slow
 def test_groups_of_counts_are_integrated_by_quadrature(shops):
-    posterior = shardmc.glm("visits ~ age + (1 | shop)", shops, "poisson", **OPTIONS)
+    posterior = shardmc.glm("visits ~ age + (1 | shop)", shops, "poisson", nodes=7, **OPTIONS)
     draws = posterior.draws
     grid = np.linspace(-8, 8, 1_001)
     prior = stats.norm.logpdf(grid) + np.log(grid[1] - grid[0])

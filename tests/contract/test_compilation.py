@@ -15,6 +15,7 @@ TESTS = Path(__file__).resolve().parents[1]
 CASES = (
     "contract/test_samplers.py::test_same_seed_same_draws_for_any_batch_size_and_any_order[nuts]",
     "test_fit.py::test_same_seed_same_draws_twice_and_for_any_batch_size",
+    "test_gathered_fit.py::test_the_draws_are_those_of_a_copy[weighted]",
     "model/test_both_precisions.py::test_derivatives_of_the_smaller_of_two_numbers_survive_compilation",
     "model/test_rewrite.py::test_a_covariance_model_ends",
 )

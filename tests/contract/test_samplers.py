@@ -111,6 +111,7 @@ def skewed():
     return model, blocks, locate_shards(model, blocks, locate(model, blocks, engine), engine)
 
 
+@pytest.mark.slow
 def test_auto_warps_skewed_targets_says_so_and_resumes_with_the_same_draws(skewed):
     model, blocks, located = skewed
     whole = sample(model, blocks, located, Auto(), Local(batch=1), num_draws=200, seed=2)

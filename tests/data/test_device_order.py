@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardmc.data import Partition, as_source
+from shardmc.data import Partition, as_source, device_order
 from shardmc.data import arrays as arrays_module
 from shardmc.data.device_order import random_order
 from shardmc.errors import DataError
@@ -108,12 +108,23 @@ def test_packed_rows_are_the_gathered_ones(rows, on_accelerator):
             jax.tree.map(np.testing.assert_array_equal, own(batch, i), own(packed, i))
 
 
+@pytest.mark.parametrize("free", [0, 1 << 40])
 @pytest.mark.parametrize("num_rows", [5, 1_024, 1_025, 65_537])
-def test_an_order_is_a_permutation(num_rows):
+def test_an_order_is_a_permutation(num_rows, free, monkeypatch):
+    monkeypatch.setattr(device_order, "_free_bytes", lambda: free)
     order = random_order(num_rows, 1)
     found = np.asarray(order.rows_at(jnp.arange(num_rows + 3)))
     np.testing.assert_array_equal(np.sort(found[:num_rows]), np.arange(num_rows))
     assert (found[num_rows:] == found[num_rows - 1]).all()
+
+
+def test_a_listed_order_is_the_computed_one(monkeypatch):
+    computed = random_order(65_537, 1)
+    monkeypatch.setattr(device_order, "_free_bytes", lambda: 1 << 40)
+    listed = random_order(65_537, 1)
+    assert isinstance(computed, device_order.KeyedOrder)
+    assert isinstance(listed, device_order.ListedOrder)
+    np.testing.assert_array_equal(computed.rows_at(jnp.arange(65_540)), listed.rows_at(jnp.arange(65_540)))
 
 
 @pytest.mark.parametrize(

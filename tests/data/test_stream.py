@@ -9,16 +9,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from shardmc.data import Partition, as_source
+from shardmc.data.arrow import as_numpy
 from shardmc.data.blocks import StreamBlocks
 from shardmc.errors import DataError
 from shardmc.model.precision import double_precision
 
-from .conftest import make_source, shards_of, total_weights
+from .conftest import columns, make_source, shards_of, total_weights
 
 
 @pytest.fixture
@@ -37,6 +40,31 @@ def test_memory_decides(file):
     needed = 1003 * 4 * 4
     assert isinstance(as_source(file, memory=needed - 1).split(Partition(7), 0), StreamBlocks)
     assert not isinstance(as_source(file, memory=needed).split(Partition(7), 0), StreamBlocks)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow", "dict"])
+def test_a_table_in_memory_goes_to_files_above_a_limit(kind, tmp_path):
+    """By default it is copied. A dictionary of arrays is a table if a function computes the rows, as for formulas."""
+    data = {"dict": columns(), "pandas": pd.DataFrame(columns()), "polars": pl.DataFrame(columns())}
+    table = data.get(kind, pa.table(columns()))
+
+    def split_with(memory):
+        source = as_source(table, memory=memory, scratch=tmp_path)
+        made = source.transform(
+            lambda t: {n: as_numpy(t.column(n)) for n in ("row", "x")}, ["row", "x"], "same"
+        )
+        return made.split(Partition(7, weights="weight"), seed=2)
+
+    copied, streamed = split_with(None), split_with(1)
+    assert not isinstance(copied, StreamBlocks)
+    assert isinstance(streamed, StreamBlocks)
+    assert streamed.scratch.path.parent == tmp_path
+    for shard, (rows, weights) in shards_of(streamed).items():
+        count = int(streamed.sizes[shard])
+        expected, expected_weights = shards_of(copied)[shard]
+        np.testing.assert_array_equal(rows["row"][:count], expected["row"][:count])
+        np.testing.assert_array_equal(rows["x"][:count], expected["x"][:count])
+        np.testing.assert_array_equal(weights, expected_weights)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 
 import shardmc
 from shardmc.data import Partition, as_source
+from shardmc.data.gathered import GatheredBlocks
 from shardmc.engine import Dask, Engine, Local, ProgramCall
 from shardmc.engine.local import compiled_batch, default_batch
 from shardmc.errors import OptionError
@@ -39,18 +40,21 @@ def expected(blocks, shard, per_shard, shared):
     )
 
 
-@pytest.fixture(scope="module", params=["arrays", "files"])
+@pytest.fixture(scope="module", params=["arrays", "gathered", "files"])
 def blocks(request, tmp_path_factory):
-    """Unequal shards with row weights and kept rows, in memory or on disk."""
+    """Unequal shards with row weights and kept rows: in memory, gathered from arrays in another order, or on disk."""
     rng = np.random.default_rng(0)
     table = {"x": rng.normal(size=sum(SIZES)).astype(np.float32), "w": rng.integers(1, 4, sum(SIZES))}
     data = table
     if request.param == "files":
         data = tmp_path_factory.mktemp("rows") / "rows.parquet"
         pq.write_table(pa.table(table), data)
-    source = as_source(data, memory=0).select(["x"])
-    blocks = source.split(Partition(len(SIZES), weights="w", sizes=SIZES), seed=1)
+    source = as_source(data, memory=None if request.param == "arrays" else 0).select(["x"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardmc.data.gathered.shards_at_a_time", lambda: 0)  # so few shards would be copied
+        blocks = source.split(Partition(len(SIZES), weights="w", sizes=SIZES), seed=1)
     assert blocks.portable == (request.param == "files")
+    assert isinstance(blocks, GatheredBlocks) == (request.param == "gathered")
     return blocks.keep([np.arange(shard % 3) for shard in range(len(SIZES))])
 
 
@@ -185,12 +189,15 @@ def compiled():
 
 
 @pytest.mark.cluster
-def test_rows_in_memory_are_sent_once_and_tasks_are_small(client, monkeypatch):
+@pytest.mark.parametrize("gathered", [False, True])
+def test_rows_in_memory_are_sent_once_and_tasks_are_small(client, monkeypatch, gathered):
     cloudpickle = pytest.importorskip("cloudpickle")
     from distributed import Future
 
+    monkeypatch.setattr("shardmc.data.gathered.shards_at_a_time", lambda: 0)
     rows = {"x": np.ones(400_000, np.float32)}
-    blocks = as_source(rows).split(Partition(8), seed=0)
+    blocks = as_source(rows, memory=0 if gathered else None).split(Partition(8, shuffle=not gathered), 0)
+    assert isinstance(blocks, GatheredBlocks) == gathered
     kept = blocks.keep([np.arange(3)] * 8)
     engine, program = Dask(client, batch=2), moments()
     per_shard = (np.zeros(8, np.float32), np.zeros(8, np.int32))
@@ -238,6 +245,22 @@ def test_rows_cut_or_weighted_otherwise_are_sent_again(client):
         for shard, found in engine.map(program, blocks, per_shard, shared):
             assert found["value"] == pytest.approx(expected(blocks, shard, per_shard, shared), rel=1e-6)
     assert len(engine._sent) == 3
+
+
+@pytest.mark.cluster
+def test_rows_shuffled_otherwise_are_sent_again(client, monkeypatch):
+    """Shards that gather their rows do so from the same arrays with every seed."""
+    monkeypatch.setattr("shardmc.data.gathered.shards_at_a_time", lambda: 0)
+    rows = {"x": np.arange(64, dtype=np.float32), "y": np.zeros(64, np.float32)}
+    engine, program, shared = Dask(client, batch=2), moments(), {"slope": np.float32(1)}
+    per_shard = (np.zeros(4, np.float32), np.arange(4))
+    for seed in (0, 1):
+        blocks = as_source(rows, memory=0).split(Partition(4), seed)
+        assert isinstance(blocks, GatheredBlocks)
+        for shard, found in engine.map(program, blocks, per_shard, shared):
+            assert found["value"] == pytest.approx(expected(blocks, shard, per_shard, shared), rel=1e-6)
+    del blocks
+    assert not engine._sent
 
 
 @pytest.mark.cluster

@@ -9,7 +9,7 @@ import shardmc
 from shardmc.cli.app import app
 from shardmc.errors import DataError, ModelError
 
-QUICK = {"shards": 2, "draws": 60, "check": False, "precision": "single"}
+QUICK = {"shards": 2, "draws": 60, "check": False, "keep": None, "precision": "single"}
 
 
 @pytest.fixture(scope="module")

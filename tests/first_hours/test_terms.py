@@ -14,7 +14,7 @@ from shardmc.errors import DataError, ModelError, ShardmcError
 from shardmc.formulas.families import named_family
 from shardmc.formulas.preparing import prepare
 
-QUICK = {"shards": 2, "draws": 60, "check": False, "precision": "single"}
+QUICK = {"shards": 2, "draws": 60, "check": False, "keep": None, "precision": "single"}
 
 
 def coefficients(formula, table, family="gaussian", **options):
@@ -102,6 +102,7 @@ def test_the_order_in_parquet_files(tmp_path):
     assert coefficients("y ~ size", contradicting) == ["size[T.m]", "size[T.s]"]  # sorted
 
 
+@pytest.mark.slow
 def test_predictions_of_categories_that_are_numbers():
     table = with_y(code=category([3, 1, 2], [3, 1, 2]))
     posterior = shardmc.glm("y ~ code", table, **QUICK)
@@ -153,6 +154,7 @@ def test_offset_in_the_formula(trial):
         shardmc.glm("claims ~ x * offset(log(months))", trial, "poisson")
 
 
+@pytest.mark.slow
 def test_cbind_on_the_left(trial):
     same_draws("cbind(wins, losses) ~ x", "wins ~ x", trial, "binomial", trials="tries")
     with pytest.raises(ShardmcError, match="belongs to family 'binomial', not to 'poisson'"):

@@ -9,7 +9,7 @@ import shardmc
 from shardmc.cli.app import app
 from shardmc.errors import DataError, ShardmcError
 
-QUICK = {"shards": 2, "draws": 60, "check": False, "precision": "single"}
+QUICK = {"shards": 2, "draws": 60, "check": False, "keep": None, "precision": "single"}
 
 
 FLAT = {"coefficients": "flat", "Intercept": "flat"}
@@ -152,6 +152,7 @@ def test_robust_from_files_and_on_the_command_line(workers, robust, tmp_path):
     np.testing.assert_allclose(loaded.draws["x"], robust.draws["x"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_arrays_of_survey_weights_are_the_same_as_a_column(workers):
     by_name = shardmc.glm("hired ~ x", workers, "bernoulli", survey_weights="instance_weight", **QUICK)
     by_array = shardmc.glm(

@@ -213,6 +213,7 @@ def test_names_and_types_that_cannot_be(table):
         glm("amount ~ key", many)
 
 
+@pytest.mark.slow
 def test_robust_without_a_mode_is_refused_before_anything_is_sampled():
     x = np.random.default_rng(0).normal(size=200)
     stages = []

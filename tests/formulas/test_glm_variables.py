@@ -42,6 +42,7 @@ def table():
     }
 
 
+@pytest.mark.slow
 def test_odd_names_are_stored_and_read_again(table, tmp_path):
     """A category called like a parameter, a number called like a dimension, levels that look like codings."""
     posterior = shardmc.glm("y ~ sigma + x_dim + x + C(`a/b`):x_dim - x_dim", table, **FEW)

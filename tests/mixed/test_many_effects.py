@@ -93,6 +93,7 @@ def test_normal_rows_are_exact(rows, size):
             assert found[group] == pytest.approx(exact, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [2, 10])
 def test_close_to_dense_quadrature(rows):
     """Values and slopes; sites found elsewhere, as in a sampler. Laplace is twenty times further off."""
@@ -179,6 +180,7 @@ def test_moments_of_effects():
             assert np.abs(found - exact).max() < 0.02
 
 
+@pytest.mark.slow
 def test_derivatives_of_conditioned():
     with double_precision():
         rng = np.random.default_rng(0)

@@ -58,6 +58,7 @@ def simulated(data: pd.DataFrame, factor: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.array(logs), np.array(errors)
 
 
+@pytest.mark.slow
 def test_correlated_effects_and_weights_against_simulation() -> None:
     """Within five standard errors (a false alarm in 2e-6 of such tests of eight groups) and the method's own error."""
     data = binary()

@@ -57,6 +57,7 @@ def rows() -> GroupedRows:
         return replace(found, effects={"sites": sites})
 
 
+@pytest.mark.slow
 def test_scores_of_groups_are_derivatives_of_their_log_likelihoods(rows):
     with double_precision():
         theta = jnp.asarray(THETA)

@@ -1,5 +1,7 @@
 """Posteriors of mixed models against exact ones, and what is refused."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pandas as pd
@@ -93,6 +95,28 @@ def test_the_posterior_is_the_exact_one(family: str, fitted: str, request: pytes
 
 
 @pytest.mark.slow
+def test_another_seed_compiles_nothing_and_another_prior_does(
+    counts: shardmc.Posterior, compilations: list[str]
+) -> None:
+    """The same formula on the same table is the same model, though its rows are in other shards."""
+
+    class Located(Exception):
+        pass
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if stage == "keep":
+            raise Located
+
+    fit = partial(shardmc.glm, "y ~ 1 + (1 | g)", simulated("poisson"), "poisson", draws=DRAWS, shards=4)
+    found = fit(seed=1)
+    assert not compilations
+    assert not np.array_equal(found.theta, counts.theta)
+    with pytest.raises(Located):  # the control
+        fit(priors={"Intercept": "normal(0, 1)"}, progress=stop)
+    assert compilations
+
+
+@pytest.mark.slow
 def test_effects_of_groups_are_the_exact_ones(binary: shardmc.Posterior) -> None:
     """Means within 0.1 sd and sds within 10 %. They follow from moments, so only the parameters' draws vary."""
     table = simulated("bernoulli")
@@ -111,6 +135,7 @@ def test_effects_of_groups_are_the_exact_ones(binary: shardmc.Posterior) -> None
     assert np.max(np.abs(found["mean"].to_numpy()[::-1] - means) / sds) > 0.5
 
 
+@pytest.mark.slow
 def test_ignoring_the_groups_fails() -> None:
     """Negative control."""
     table = simulated("bernoulli")

@@ -9,7 +9,10 @@ from shardmc.errors import OptionError, RunError
 from shardmc.pipeline import grouping
 from shardmc.report.tables import call, run_pairs
 
+MEASURES_PRECISION = False
 
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draws", [pytest.param(grouping._DRAWS, id="default"), pytest.param(3, id="control")]
 )

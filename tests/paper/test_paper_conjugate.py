@@ -61,6 +61,7 @@ def test_gaussian_draws_have_the_exact_marginals(y):
         assert stats.kstest(column, lambda x, d=exact: d.cdf(1.05 * x)).pvalue < 1e-8
 
 
+@pytest.mark.slow
 def test_gaussian_modes_are_those_of_the_model(y):
     located = gaussian.located(y, 1)
     model = gaussian.model()

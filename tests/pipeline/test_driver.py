@@ -73,6 +73,7 @@ def test_another_model_is_refused_before_the_rows_are_split(model, tmp_path, mon
         shardmc.fit(other, ROWS, run_dir=tmp_path / "run", **OPTIONS)
 
 
+@pytest.mark.slow
 def test_glm_writes_its_posterior_once_and_inside_the_lock(tmp_path, monkeypatch):
     from shardmc.store import files
 
@@ -110,6 +111,7 @@ def test_what_fails_in_the_background_is_said(model):
     assert [note.split("'")[1] for note in notes] == ["keep", "sample", "check"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", [50, 500])
 def test_programs_are_compiled_ahead_for_the_shapes_that_run(model, monkeypatch, draws):
     """With 50 draws of 3 shards there are 51, and the certificate takes gradients at all of them."""

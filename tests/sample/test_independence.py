@@ -91,6 +91,7 @@ def _is_standard(chains):
     return np.abs(draws.mean(axis=0)).max() < 0.035 and np.abs(draws.var(axis=0) - 1).max() < 0.05
 
 
+@pytest.mark.slow
 def test_noise_of_the_log_density_leaves_the_posterior_and_lowers_the_acceptance(with_noise):
     """It falls by no more than erfc(size / 2), as for normal noise: the choice of the precision rests on that."""
     quiet = with_noise(0.0)

@@ -52,7 +52,7 @@ def test_gradients_of_a_sample_are_within_their_noise_of_those_of_all_rows(locat
     assert (np.abs(error) < 5 * se + 1e-3).all()
     assert (se < 0.05).all()
     # Control: the same shards' own gradients, without the linear part of all rows, are twenty times as uncertain.
-    naive = np.std(score.at_center.gradients[score.sample], axis=0) / np.sqrt(len(score.sample))
+    naive = np.std(score.slopes.gradients[score.sample], axis=0) / np.sqrt(len(score.sample))
     assert (naive > 20 * se).all()
 
 

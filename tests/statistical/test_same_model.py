@@ -21,8 +21,15 @@ from shardmc.model.precision import double_precision
 COMPARISONS = 40
 Z = stats.norm.isf(1e-6 / (2 * COMPARISONS))
 ROWS = 600
-HALF = {"shards": 4, "draws": 4_000, "check": False, "precision": "single", "weights": np.arange(ROWS) % 2}
-"""Options of the control. Weights of 0 and 1 leave out half of the rows, and the programs are those of all rows."""
+HALF = {
+    "shards": 4,
+    "draws": 4_000,
+    "check": False,
+    "keep": None,
+    "precision": "single",
+    "weights": np.arange(ROWS) % 2,
+}
+"""Options of the control. Weights of 0 and 1 leave out half of the rows."""
 
 
 @pytest.fixture(scope="module")

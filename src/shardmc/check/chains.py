@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -19,6 +20,7 @@ _LOWEST_ACCEPTANCE = 0.1
 _FEWEST_EFFECTIVE = 400
 _LEVEL = 0.01
 """The chance that any R-hat of chains that mix is called too large."""
+_THREADS = 4
 _TOGETHER = 32
 """Number of shards looked at together: few enough for their draws to stay in the processor's cache."""
 
@@ -65,10 +67,14 @@ def diagnose(
         if not group:
             continue
         most = shape[0] * shape[1]
-        for some in (group[i : i + _TOGETHER] for i in range(0, len(group), _TOGETHER)):
+
+        def look(some: list[int], most: int = most) -> None:
             series = np.moveaxis(np.stack([chains[i] for i in some]), -1, 1)  # (shard, dim, chain, draw)
             ess[some] = np.minimum(effective_size(series), most)
             r_hat[some] = split_r_hat(series)
+
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="shardmc-chains") as threads:
+            list(threads.map(look, [group[i : i + _TOGETHER] for i in range(0, len(group), _TOGETHER)]))
         limit[group] = _r_hat_limit(shape[0], shape[1], np.median(ess[group], axis=0) / most, len(chains))
     found = [
         *_divergences(divergences),

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardmc.data.arrays import ArraySource
 from shardmc.data.batch import Batch, Blocks
+from shardmc.data.memory import Limits
 from shardmc.data.source import Partition, Source, Transform
 from shardmc.errors import DataError
 from shardmc.types import Data, Rows
@@ -36,9 +37,12 @@ def as_source(
     columns
         The columns of a table to use. By default all columns that hold numbers.
     memory
-        The most bytes that the rows of a file may take in memory, 1 GiB by default. The rows of a larger file are
-        written to shard files in one pass, and each shard is read when it is needed. The process needs about 1 GB
-        besides. If shards are so large that the limit cannot be kept, a warning says so before rows are read.
+        The most bytes that shardmc's own copy of the rows may take. For files 1 GiB by default: the rows of a larger
+        file are written to shard files in one pass, and each shard is read when it is needed. The process needs about
+        1 GB besides. If shards are so large that the limit cannot be kept, a warning says so before rows are read. For
+        arrays a quarter of the free memory by default, and at least 1 GiB: larger ones stay where they are, and each
+        batch of shards gathers its rows from them, which takes longer. Tables in memory are copied by default; above a
+        limit they go to shard files, as files do.
     scratch
         The folder for the shard files. They stay there, and a later run with the same data, partition and seed reuses
         them. By default they are in the system's temporary folder and are deleted with the shards.
@@ -61,17 +65,17 @@ def as_source(
     """
     if isinstance(data, Source):
         return data if columns is None else data.select(columns)
+    limits = Limits(memory, scratch)
     if isinstance(data, tuple | list | dict | np.ndarray | jax.Array):
-        return ArraySource(data, columns)
+        return ArraySource(data, columns, limits)
     # Imported here because most arrays need no tables, and Arrow is slow to import.
     import narwhals as nw
 
-    from shardmc.data.table import MEMORY, FrameReader, Limits, TableSource
+    from shardmc.data.table import FrameReader, TableSource
 
     if isinstance(data, str | os.PathLike):
         from shardmc.data.readers import SUFFIXES, CsvReader, ParquetReader
 
-        limits = Limits(MEMORY if memory is None else memory, scratch)
         location = os.fspath(data)
         kind = CsvReader if location.endswith(SUFFIXES) else ParquetReader
         reader = kind(location, trusted=trust_files)
@@ -88,5 +92,5 @@ def as_source(
             "A lazy table has no rows yet. Call its collect(), or give the path of its Parquet files."
         )
     if isinstance(frame, nw.DataFrame):
-        return TableSource(FrameReader(frame), columns)
-    return ArraySource(data, columns)
+        return TableSource(FrameReader(frame), columns, limits)
+    return ArraySource(data, columns, limits)

@@ -27,6 +27,8 @@ from shardmc.data.columns import (
     shapes_of,
 )
 from shardmc.data.device_order import find_strata_on_device, random_order, stratified_order
+from shardmc.data.gathered import GatheredBlocks, GatherPlan, InPlace, OrderSink
+from shardmc.data.memory import Limits
 from shardmc.data.partition import MemorySink, Partitioner, refuse_negative, refuse_zero, resolve
 from shardmc.data.source import Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, OptionError, unknown
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from shardmc.data.table import TableSource
 
 _ROW, _GIVEN = InternalKey("row number"), InternalKey("weights or strata")
+_ROW_NUMBER = Column("row number", np.dtype(np.int32), own_key=_ROW)
 
 Place = tuple[Any, ...]
 """The path of an array in the data, by which it is read (names of nested arrays may repeat)."""
@@ -47,8 +50,10 @@ Place = tuple[Any, ...]
 class ArraySource(Source):
     """NumPy or JAX arrays with a common first axis. A dictionary of arrays is a table."""
 
-    def __init__(self, data: Rows, columns: Sequence[str] | None = None) -> None:
-        self._data = data
+    def __init__(
+        self, data: Rows, columns: Sequence[str] | None = None, limits: Limits | None = None
+    ) -> None:
+        self._data, self._limits = data, limits or Limits()
         self.is_table = isinstance(data, Mapping) and all(isinstance(name, str) for name in data)
         try:
             paths, _ = jax.tree_util.tree_flatten_with_path(data)
@@ -75,7 +80,7 @@ class ArraySource(Source):
         return {name: self._data[name] for name in columns}
 
     def select(self, columns: Sequence[str]) -> ArraySource:
-        return ArraySource(self._data, columns) if self.is_table else self
+        return ArraySource(self._data, columns, self._limits) if self.is_table else self
 
     def transform(self, function: Transform, columns: Sequence[str], label: str) -> Source:
         return self._as_table().transform(function, columns, label)
@@ -99,7 +104,7 @@ class ArraySource(Source):
         names = [leaf_name(path) for path in self._leaves]
         refuse_repeated(names)
         arrays = [as_arrow(np.asarray(leaf)) for leaf in self._leaves.values()]
-        return TableSource(FrameReader(nw.from_native(pa.table(arrays, names=names))))
+        return TableSource(FrameReader(nw.from_native(pa.table(arrays, names=names))), None, self._limits)
 
     def _columns(self) -> list[Column]:
         paths, _ = jax.tree_util.tree_flatten_with_path(self._used)
@@ -137,7 +142,11 @@ class ArraySource(Source):
         in_place = not partition.shuffle and partition.stratify is None and partition.weights is None
         if not here and (in_place or _on_accelerator(there.values())):
             return self._in_place(there, partition, seed)
-        order = [Column("row number", np.dtype(np.int32), own_key=_ROW)] if there else []
+        if partition.by is None and _on_host(there.values()):
+            plan = GatherPlan.of(columns, self.num_rows, partition, self._limits.memory)
+            if plan is not None:
+                return self._gathered(columns, plan, partition, seed)
+        order = [_ROW_NUMBER] if there else []
         partitioner = Partitioner(self._read, here + order, self._by_name(), self.num_rows, partition, seed)
         sink = MemorySink(partitioner.columns, self.num_rows, partitioner.sizes)
         partitioner.run(sink)
@@ -149,6 +158,30 @@ class ArraySource(Source):
             self._assemble([arrays[c.key] for c in columns]), weights, partitioner.sizes, partitioner.starts
         )
 
+    def _gathered(
+        self, columns: Sequence[Column], plan: GatherPlan, partition: Partition, seed: int
+    ) -> Blocks:
+        """Arrays that stay where they are on the host. One pass checks them and lists the rows of the shards."""
+        listed = [*columns, *([_ROW_NUMBER] if plan.listed else [])]
+        partitioner = Partitioner(self._read, listed, self._by_name(), self.num_rows, partition, seed)
+        sink = OrderSink(len(columns) if plan.listed else None, self.num_rows)
+        partitioner.run(sink)
+        arrays = [InPlace(np.asarray(self._leaves[c.key])) for c in columns]
+        if partitioner.has_weights:
+            weights = self._given("weights", partition.weights)
+            arrays.append(InPlace(np.asarray(weights), partition.weight_factor))
+        sizes = partitioner.sizes
+        return GatheredBlocks(
+            columns=[*columns, *partitioner.columns[len(listed) :]],
+            structure=jax.tree.structure(self._used),
+            has_weights=partitioner.has_weights,
+            sizes=sizes,
+            starts=partitioner.starts if plan.listed else np.cumsum(sizes) - sizes,
+            most_in_memory=plan.most_in_memory,
+            arrays=arrays,
+            order=sink.order,
+        )
+
     def _by_name(self) -> dict[str, Hashable]:
         """The array of each name. A column of the table wins over an array inside another column."""
         inside_first = sorted(self._leaves, key=len, reverse=True)
@@ -158,14 +191,14 @@ class ArraySource(Source):
         """Arrays that stay on their device, in their own order: shards are slices of them, or gather their rows."""
         _check_on_device(leaves)
         sizes = shard_sizes(self.num_rows, partition.shards, partition.sizes)
-        weights = self._on_device("weights", partition.weights)
+        weights = _on_device(self._given("weights", partition.weights))
         if weights is not None:
             label = partition.weights if isinstance(partition.weights, str) else "row weights"
             refuse_negative(float(weights.min()))
             refuse_zero(float(weights.sum()))
             _check_on_device({Column(label, float_type()): weights})
             weights = weights.astype(float_type()) * partition.weight_factor
-        strata = self._on_device("stratify", partition.stratify)
+        strata = _on_device(self._given("stratify", partition.stratify))
         order = None
         if strata is None and partition.shuffle:
             order = random_order(self.num_rows, seed)
@@ -182,11 +215,11 @@ class ArraySource(Source):
         rows = self._assemble([leaf.astype(column.dtype) for column, leaf in leaves.items()])
         return ArrayBlocks(rows, weights, sizes, np.cumsum(sizes) - sizes, order=order)
 
-    def _on_device(self, option: str, given: Any) -> jax.Array | None:
-        """Weights or strata, a column's or an array's, on the device."""
+    def _given(self, option: str, given: Any) -> Any:
+        """The array of weights or strata, which may be a column's."""
         arrays: dict[Hashable, Any] = dict(self._leaves)
         key = resolve(option, given, _GIVEN, self._by_name(), arrays, self.num_rows)
-        return None if key is None else jnp.asarray(arrays[key])
+        return None if key is None else arrays[key]
 
     @cached_property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -197,6 +230,16 @@ class ArraySource(Source):
 
 def _on_accelerator(arrays: Iterable[jax.Array]) -> bool:
     return all(device.platform != "cpu" for array in arrays for device in array.devices())
+
+
+def _on_host(arrays: Iterable[jax.Array]) -> bool:
+    """Whether computations run on the host, and these arrays are there, too."""
+    devices = {device.platform for array in arrays for device in array.devices()}
+    return jax.default_backend() == "cpu" and devices <= {"cpu"}
+
+
+def _on_device(array: Any) -> jax.Array | None:
+    return None if array is None else jnp.asarray(array)
 
 
 def _check_on_device(leaves: Mapping[Column, jax.Array]) -> None:

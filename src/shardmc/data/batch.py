@@ -140,8 +140,13 @@ class Blocks(ABC):
 
     @property
     def in_memory(self) -> bool:
-        """Whether batches are made without reading or copying rows."""
+        """Whether batches are made without reading files, so that one is there at once."""
         return False
+
+    @property
+    def held(self) -> list[Any]:
+        """Objects that hold the rows in this process. Another partition of the rows has other ones."""
+        return []
 
     @property
     def for_certificate(self) -> Blocks:
@@ -151,6 +156,10 @@ class Blocks(ABC):
     @abstractmethod
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         """Yield (shards, batch) with `size` shards each. The last batch is padded with its last shard."""
+
+    def outline(self, shards: Sequence[int], size: int) -> Batch:
+        """The first of these batches. Its rows may be missing, if they would have to be read or copied."""
+        return next(iter(self.batches(shards, size)))[1]
 
     @abstractmethod
     def keep(self, positions: Sequence[np.ndarray]) -> Blocks:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from io import FileIO
@@ -14,9 +12,8 @@ import jax
 import numpy as np
 
 from shardmc.data.batch import Batch, Blocks, Kept, groups_of, keep_rows, make_batch, rounded
-from shardmc.data.columns import Column
 from shardmc.data.device_order import RowOrder
-from shardmc.data.partition import aligned
+from shardmc.data.read_blocks import ReadBlocks
 from shardmc.data.scratch import Scratch
 from shardmc.errors import DataError, OptionError
 from shardmc.programs.compiled import CompiledFor
@@ -41,6 +38,10 @@ class ArrayBlocks(Blocks):
     @property
     def in_memory(self) -> bool:
         return True
+
+    @property
+    def held(self) -> list[Any]:
+        return jax.tree.leaves((self.rows, self.row_weights, self.order))
 
     @property
     def slots(self) -> int:
@@ -103,10 +104,20 @@ class RescaledBlocks(Blocks):
     def slots(self) -> int:
         return self.blocks.slots
 
+    @property
+    def held(self) -> list[Any]:
+        return self.blocks.held
+
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
         for names, batch in self.blocks.batches(shards, size):
-            kept = None if batch.kept_weights is None else batch.kept_weights * self.factor
-            yield names, replace(batch, factors=batch.factors * self.factor, kept_weights=kept)
+            yield names, self._rescaled(batch)
+
+    def outline(self, shards: Sequence[int], size: int) -> Batch:
+        return self._rescaled(self.blocks.outline(shards, size))
+
+    def _rescaled(self, batch: Batch) -> Batch:
+        kept = None if batch.kept_weights is None else batch.kept_weights * self.factor
+        return replace(batch, factors=batch.factors * self.factor, kept_weights=kept)
 
     def keep(self, positions: Sequence[np.ndarray]) -> RescaledBlocks:
         return RescaledBlocks(self.blocks.keep(positions), self.factor)
@@ -132,65 +143,23 @@ class AbsentBlocks(Blocks):
 
 
 @final
-@dataclass(frozen=True, eq=False, repr=False)
-class StreamBlocks(Blocks):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class StreamBlocks(ReadBlocks):
     """Shards in the column files of a scratch folder. Another process gets the paths, not the rows."""
 
     portable = True
     scratch: Scratch
-    columns: Sequence[Column]  # in the order of the files; row weights last
-    structure: Any  # the pytree structure of the rows, without weights
-    has_weights: bool
-    sizes: np.ndarray
-    starts: np.ndarray  # (shard,) first row of each in the files
-    kept: Kept | None = None
-    most_in_memory: int | None = None
 
-    @property
-    def slots(self) -> int:
-        return rounded(self.capacity, self.num_rows)
-
-    def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:
-        # The arrays have one length, as if all shards were the largest: one compiled program then serves every batch.
-        # One row more, so that no slice is the whole array (see Batch).
-        length = size * self.slots + 1
-        groups = list(groups_of(shards, size))
-        with ThreadPoolExecutor(1, thread_name_prefix="shardmc-read") as reader:
-            ahead = deque(reader.submit(self._read, group, length) for group, _ in groups[:1])
-            for number, (group, padded) in enumerate(groups):
-                arrays = ahead.popleft().result()
-                if number + 1 < len(groups):
-                    ahead.append(reader.submit(self._read, groups[number + 1][0], length))
-                # On this thread: x64 may be enabled for this thread only.
-                yield group, self._batch(group, padded, arrays)
-                del arrays  # frees its rows before the next but one is read
-
-    def _batch(self, group: list[int], padded: np.ndarray, arrays: list[np.ndarray]) -> Batch:
-        leaves = [jax.device_put(array) for array in arrays]
-        weights = leaves.pop() if self.has_weights else None
-        starts = np.cumsum(self.sizes[group]) - self.sizes[group]
-        starts = np.append(starts, np.repeat(starts[-1:], len(padded) - len(group)))
-        return make_batch(
-            self, padded, jax.tree.unflatten(self.structure, leaves), weights, starts, self.kept
-        )
-
-    def _read(self, shards: Sequence[int], length: int) -> list[np.ndarray]:
-        """The entries of these shards for every column, padded with the last entry up to `length`."""
-        arrays = []
-        for number, column in enumerate(self.columns):
-            array = aligned((length, *column.shape), column.dtype)
-            row = 0
-            with self._open(number) as file:
-                for shard in shards:
-                    count = int(self.sizes[shard])
-                    self._read_shard(file, number, shard, array[row : row + count])
-                    row += count
-            array[row:] = array[row - 1]
-            arrays.append(array)
-        return arrays
+    def _fill(self, number: int, shards: Sequence[int], target: np.ndarray) -> None:
+        row = 0
+        with self._open(number) as file:
+            for shard in shards:
+                count = int(self.sizes[shard])
+                self._read_shard(file, number, shard, target[row : row + count])
+                row += count
 
     def _read_shard(self, file: FileIO, number: int, shard: int, target: np.ndarray) -> None:
-        self._fill(file, int(self.starts[shard]) * self.columns[number].row_bytes, target)
+        self._read_into(file, int(self.starts[shard]) * self.columns[number].row_bytes, target)
         self.scratch.check(number, shard, target)
 
     def _open(self, number: int) -> FileIO:
@@ -199,7 +168,7 @@ class StreamBlocks(Blocks):
         except OSError as error:
             raise self._lost(error.strerror or "unreadable") from error
 
-    def _fill(self, file: FileIO, offset: int, target: np.ndarray) -> None:
+    def _read_into(self, file: FileIO, offset: int, target: np.ndarray) -> None:
         view = memoryview(target.reshape(-1).view(np.uint8).data)
         file.seek(offset)
         while len(view):
@@ -214,21 +183,12 @@ class StreamBlocks(Blocks):
             "change that folder during the run. On a cluster, set scratch= to a folder that all workers can read."
         )
 
-    def keep(self, positions: Sequence[np.ndarray]) -> StreamBlocks:
-        return replace(self, kept=keep_rows(positions, self.sizes, self.slots, self._gather))
-
-    def _gather(self, shards: np.ndarray, within: np.ndarray) -> tuple[Rows, jax.Array | None]:
-        index = self.starts[shards] + within
-        leaves = []
-        for number, column in enumerate(self.columns):
-            array = np.empty((len(index), *column.shape), dtype=column.dtype)
-            with self._open(number) as file:
-                for shard in np.unique(shards).tolist():
-                    if not self.scratch.is_checked(number, shard):
-                        whole = np.empty((int(self.sizes[shard]), *column.shape), dtype=column.dtype)
-                        self._read_shard(file, number, shard, whole)
-                for place, row in enumerate(index):
-                    self._fill(file, int(row) * column.row_bytes, array[place : place + 1])
-            leaves.append(jax.device_put(array))
-        weights = leaves.pop() if self.has_weights else None
-        return jax.tree.unflatten(self.structure, leaves), weights
+    def _fill_rows(self, number: int, shards: np.ndarray, within: np.ndarray, target: np.ndarray) -> None:
+        column = self.columns[number]
+        with self._open(number) as file:
+            for shard in np.unique(shards).tolist():
+                if not self.scratch.is_checked(number, shard):
+                    whole = np.empty((int(self.sizes[shard]), *column.shape), dtype=column.dtype)
+                    self._read_shard(file, number, shard, whole)
+            for place, row in enumerate(self.starts[shards] + within):
+                self._read_into(file, int(row) * column.row_bytes, target[place : place + 1])

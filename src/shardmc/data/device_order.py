@@ -27,7 +27,7 @@ from shardmc.programs.compiled import jit
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KeyedOrder:
-    """The inverse of a `Shuffle`, computed for the positions that are asked for. It needs no memory."""
+    """The inverse of a `Shuffle`, computed for the positions that are asked for. It needs no memory, but time."""
 
     keys: jax.Array  # (round, 2) what is added and what multiplies
     num_rows: int = field(metadata={"static": True})
@@ -83,11 +83,32 @@ RowOrder = KeyedOrder | ListedOrder
 
 
 def random_order(num_rows: int, seed: int) -> RowOrder:
-    """The order in which `Assignment` gives rows to shards, without strata."""
+    """The order in which `Assignment` gives rows to shards, without strata.
+
+    It is listed where the device has room: every stage reads the order again, and computing it takes longer.
+    """
     shuffle = Shuffle(num_rows, seed_for("partition", seed, 0))
     if shuffle.table is not None:
         return ListedOrder(jax.device_put(np.argsort(shuffle.table).astype(np.int32)))
-    return KeyedOrder.of(shuffle)
+    keyed = KeyedOrder.of(shuffle)
+    return listed(keyed) if _free_bytes() > _BYTES_TO_LIST * num_rows else keyed
+
+
+@jit
+def listed(order: KeyedOrder) -> ListedOrder:
+    """The same order as a list."""
+    return ListedOrder(order.rows_at(jnp.arange(order.num_rows, dtype=jnp.int32)))
+
+
+_BYTES_TO_LIST = 32
+"""Free memory per row that is needed to list an order: four bytes for the list, up to four times that to compute it,
+and as much again for the stages that follow."""
+
+
+def _free_bytes() -> float:
+    """The memory that is free on the device, 0 if it is not known."""
+    known = jax.local_devices()[0].memory_stats() or {}
+    return known.get("bytes_limit", 0) - known.get("bytes_in_use", 0)
 
 
 def stratified_order(strata: Strata, codes: jax.Array, sizes: np.ndarray, seed: int | None) -> ListedOrder:

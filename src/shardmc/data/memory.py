@@ -1,15 +1,29 @@
-"""Memory of a fit whose rows stay on disk: what it needs is said first, and what it frees is given back."""
+"""Memory of a fit whose rows stay where they are: what it needs is said first, and what it frees is given back."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+from dataclasses import dataclass
 
 from shardmc.programs.heap import return_freed_memory
 
+MEMORY = 1 << 30
+"""By default, shardmc holds its own copy of the rows up to this many bytes."""
+
 PROCESS = 1_000_000_000
 """Bytes that a process needs besides the rows: Python, JAX, compiled programs and what they compute with."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much memory shardmc's own copy of the rows may take, and where on disk larger ones go."""
+
+    memory: int | None = None
+    """Bytes. By default 1 GiB for files, a quarter of the free memory for arrays, and no limit for other tables."""
+    scratch: str | os.PathLike[str] | None = None
+
 
 _log = logging.getLogger("shardmc")
 

@@ -58,32 +58,13 @@ class MemorySink(Sink):
     """Columns in memory, aligned so that JAX on a CPU takes them over without a copy."""
 
     def __init__(self, columns: Sequence[Column], num_rows: int, sizes: np.ndarray) -> None:
-        if num_rows >= _MOST_ROWS:
-            raise DataError(
-                f"{num_rows} rows are too many for one array. Give Parquet files, and set memory= below "
-                "their size, so that shards are read from disk when they are needed."
-            )
+        refuse_rows(num_rows)
         length = flat_length(sizes)
         self.columns = [aligned((length, *column.shape), column.dtype) for column in columns]
         self._num_rows = num_rows
 
     def write(self, number: int, entries: np.ndarray, placement: Placement) -> None:
-        column = self.columns[number]
-        if len(entries) < _FEW * len(placement.counts):
-            places = np.arange(len(entries)) + np.repeat(
-                placement.targets - placement.starts, placement.counts
-            )
-            column[places] = entries[placement.order]
-            return
-        entries = np.ascontiguousarray(entries)  # or else `take` would copy all of them for every shard
-        shards = np.flatnonzero(placement.counts)
-
-        def copy(part: slice) -> None:
-            for shard in shards[part]:
-                members, place = placement.of(int(shard))
-                np.take(entries, members, axis=0, out=column[place : place + len(members)], mode="clip")
-
-        in_parts(copy, len(shards), entries.size)
+        write_in_memory(entries, placement, self.columns[number])
 
     def on_device(self) -> list[jax.Array]:
         """The columns as JAX arrays. Each host copy is freed as soon as the device has its own."""
@@ -92,6 +73,32 @@ class MemorySink(Sink):
                 self._num_rows - 1
             ]  # a row of weight 0 needs a finite likelihood
         return [jax.device_put(self.columns.pop(0)) for _ in range(len(self.columns))]
+
+
+def refuse_rows(num_rows: int) -> None:
+    """Refuse more rows than an array may have."""
+    if num_rows >= _MOST_ROWS:
+        raise DataError(
+            f"{num_rows} rows are too many for one array. Give Parquet files, and set memory= below "
+            "their size, so that shards are read from disk when they are needed."
+        )
+
+
+def write_in_memory(entries: np.ndarray, placement: Placement, column: np.ndarray) -> None:
+    """Write the entries of one piece to the stretches of their shards in a column."""
+    if len(entries) < _FEW * len(placement.counts):
+        places = np.arange(len(entries)) + np.repeat(placement.targets - placement.starts, placement.counts)
+        column[places] = entries[placement.order]
+        return
+    entries = np.ascontiguousarray(entries)  # or else `take` would copy all of them for every shard
+    shards = np.flatnonzero(placement.counts)
+
+    def copy(part: slice) -> None:
+        for shard in shards[part]:
+            members, place = placement.of(int(shard))
+            np.take(entries, members, axis=0, out=column[place : place + len(members)], mode="clip")
+
+    in_parts(copy, len(shards), entries.size)
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

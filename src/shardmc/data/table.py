@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, final
 
@@ -28,7 +27,7 @@ from shardmc.data.columns import (
     refuse_repeated,
     shapes_of,
 )
-from shardmc.data.memory import give_back, say_need
+from shardmc.data.memory import MEMORY, Limits, give_back, say_need
 from shardmc.data.partition import MemorySink, Partitioner
 from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Partition, Source, Transform, hash_arrays
@@ -44,7 +43,7 @@ class TableReader(ABC):
     types: Mapping[str, pa.DataType]
     """All columns and their types."""
     in_memory: bool
-    """Whether the rows are already in memory, so that writing shards to disk saves nothing."""
+    """Whether the rows are already in memory. They are then written to disk only if the user sets a limit."""
 
     @abstractmethod
     def pieces(self, names: Sequence[str], count: int) -> Iterator[pa.Table]:
@@ -186,17 +185,6 @@ class CompleteReader(TableReader):
 
 _LOOK_ROWS = 16  # rows from which the output of a transformation is learned
 
-MEMORY = 1 << 30
-"""The rows of files are held in memory up to this many bytes, by default."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much memory the rows of a file may take, and where on disk larger ones go."""
-
-    memory: int = MEMORY
-    scratch: str | os.PathLike[str] | None = None
-
 
 @final
 class TableSource(Source):
@@ -257,9 +245,12 @@ class TableSource(Source):
         names = dict(zip(self.column_names, self.column_names, strict=True))
         partitioner = Partitioner(self._read, columns, names, self.num_rows, partition, seed)
         needed = self.num_rows * sum(column.row_bytes for column in partitioner.columns)
-        if not self._reader.in_memory and needed > self._limits.memory:
-            say_need(self._limits.memory, needed, len(partitioner.sizes))
-            return self._stream(partitioner, structure, partition, seed)
+        memory = self._limits.memory
+        if memory is None:
+            memory = needed if self._reader.in_memory else MEMORY
+        if needed > memory:
+            say_need(memory, needed, len(partitioner.sizes))
+            return self._stream(partitioner, structure, memory, partition, seed)
         sink = MemorySink(partitioner.columns, self.num_rows, partitioner.sizes)
         partitioner.run(sink)
         arrays = sink.on_device()
@@ -269,7 +260,7 @@ class TableSource(Source):
         )
 
     def _stream(
-        self, partitioner: Partitioner, structure: Any, partition: Partition, seed: int
+        self, partitioner: Partitioner, structure: Any, memory: int, partition: Partition, seed: int
     ) -> StreamBlocks:
         place, key = self._limits.scratch, ""
         if place is not None:
@@ -282,13 +273,13 @@ class TableSource(Source):
             give_back()
         largest = int(partitioner.sizes.max()) * sum(column.row_bytes for column in partitioner.columns)
         return StreamBlocks(
-            scratch,
-            tuple(partitioner.columns),
-            structure,
-            partitioner.has_weights,
-            partitioner.sizes,
-            partitioner.starts,
-            most_in_memory=max(1, self._limits.memory // largest) if self._limits.memory else None,
+            scratch=scratch,
+            columns=tuple(partitioner.columns),
+            structure=structure,
+            has_weights=partitioner.has_weights,
+            sizes=partitioner.sizes,
+            starts=partitioner.starts,
+            most_in_memory=max(1, memory // largest) if memory else None,
         )
 
     def _layout(self) -> tuple[list[Column], Any]:

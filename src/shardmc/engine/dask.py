@@ -169,16 +169,17 @@ class Dask(Engine):
     def _rows(self, blocks: Blocks, size: int) -> RowsOfTasks:
         if blocks.portable:
             return ReadRows(ForTasks(self.client, blocks), size)
-        _, batch = next(iter(blocks.batches([0], size)))
+        batch = blocks.outline([0], size)
         if not isinstance(batch, Batch):
             return RowsOfGroups(blocks, size)
-        leaves = jax.tree.leaves((batch.rows, batch.row_weights))
-        # Blocks that differ only in what they keep have the same arrays, cut in the same way: their rows are sent once.
-        key = (*map(id, leaves), size, blocks.sizes.tobytes())
+        # Blocks that differ only in what they keep hold the same rows, cut in the same way: these are sent once.
+        held = blocks.held
+        assert held, "rows of this process are in some object"
+        key = (*map(id, held), size, blocks.sizes.tobytes())
         if key not in self._sent:
             self._sent[key] = {}
-            for leaf in leaves:
-                weakref.finalize(leaf, self._sent.pop, key, None)
+            for holder in held:
+                weakref.finalize(holder, self._sent.pop, key, None)
         kept = None if batch.kept_rows is None else jax.device_get((batch.kept_rows, batch.kept_weights))
         return SentRows(blocks, size, ForTasks(self.client, kept), self._sent[key], self._scatter)
 

@@ -76,7 +76,7 @@ class SentRows:
         number = group[0] // self.size
         if number not in self.parts or self.parts[number].status == "cancelled":
             self.parts[number] = self.scatter(self._pack(number))
-        _, batch = next(iter(self.blocks.batches(group, self.size)))
+        batch = self.blocks.outline(group, self.size)
         position = padded(group, self.size) - number * self.size
         header = replace(
             batch,

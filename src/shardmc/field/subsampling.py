@@ -16,6 +16,7 @@ from jax import lax
 
 from shardmc.check import Certify, certify_options
 from shardmc.data.blocks import ArrayBlocks
+from shardmc.data.gathered import GatheredBlocks
 from shardmc.engine import Engine
 from shardmc.errors import OptionError, SamplingError, unknown
 from shardmc.field.confidence import Confidence
@@ -184,7 +185,8 @@ class SubsampleRows(Stage):
     def run(self, job: Job, state: State, log: Log) -> State:
         mode, method = known(state.mode), self.method
         shuffled = generator(job.seed, Purpose.SHUFFLE_ROWS)
-        data = Minibatches.of(job.blocks, method.minibatch, shuffled)
+        blocks = job.blocks.copied() if isinstance(job.blocks, GatheredBlocks) else job.blocks
+        data = Minibatches.of(blocks, method.minibatch, shuffled)
         evaluations, at_mode = 0, Expanded.unknown(job.model.dim)
         if method.needs_expansion:
             at_mode = Expanded.of(job.model, job.blocks, mode.frame, job.engine)
@@ -205,8 +207,8 @@ class SubsampleRows(Stage):
         return state.after(
             self,
             passes=passes,
-            blocks=_one_shard(job.blocks),
-            shards=_one_shard(job.blocks),
+            blocks=_one_shard(blocks),
+            shards=_one_shard(blocks),
             located=Located(mode, mode.theta[None], mode.curvature[None], np.ones(1, bool)),
             sampled=Sampled((chains,), "rescaled", passes),
             combined=PosteriorDraws(flat, job.model.constrain_draws(flat), None),

@@ -267,9 +267,11 @@ class Ascent:
         end = self.local.frame(self.frame).moved(self.local.step(np.inf).u)
         decrement = self.local.decrement
         left = decrement if self.stalled >= 2 else min(decrement, self.remaining)
-        starts = self.evaluate.shard_starts() if self.shards is None else None
         curvatures = self.evaluate.shard_curvatures() if shard_curvatures else None
-        return Mode(end.center, self.curvature, left, self.evaluate.passes, starts, curvatures)
+        starts = terms = None
+        if self.shards is None:
+            starts, terms = self.evaluate.shard_starts(), self.evaluate.shard_terms()
+        return Mode(end.center, self.curvature, left, self.evaluate.passes, starts, curvatures, terms)
 
     @property
     def curvature(self) -> np.ndarray:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,7 +14,7 @@ from shardmc.engine import Engine
 from shardmc.errors import ModelError
 from shardmc.locate.ascent import DECREMENT, MAX_STEPS, Ascent, OnStep, Quadratic
 from shardmc.locate.improper import in_words
-from shardmc.locate.terms import Evaluator
+from shardmc.locate.terms import Evaluator, is_large
 from shardmc.model import Density
 from shardmc.model.precision import double_precision
 from shardmc.types import Frame, Mode
@@ -92,15 +91,10 @@ def locate(
     if ascent is None or ascent.double != double:
         evaluate = Evaluator(model, blocks, engine)
         evaluate.passes = start.passes
-        ascent = Ascent(evaluate, None, start.frame, start.found and _is_large(blocks, model.dim))
+        ascent = Ascent(evaluate, None, start.frame, start.found and is_large(blocks, model.dim))
     if not ascent.climb(DECREMENT, on_step):
         ascent = _in_double(ascent, model, start)
     return ascent.mode(shard_curvatures)
-
-
-def _is_large(blocks: Blocks, dim: int) -> bool:
-    """Whether a pass that computes curvature takes longer than it takes to compile one more program."""
-    return blocks.num_rows * dim > (1e8 if jax.default_backend() == "cpu" else 5e9)
 
 
 def newton_steps(model: Density, blocks: Blocks, start: np.ndarray, steps: int, engine: Engine) -> np.ndarray:

@@ -13,10 +13,10 @@ import numpy as np
 from shardmc.data import Blocks
 from shardmc.engine import Engine, in_order
 from shardmc.locate.gradient_sums import LikelihoodGradients, prior_gradients_in
-from shardmc.locate.terms import SubposteriorSlope, SubposteriorTerms
+from shardmc.locate.terms import SubposteriorTerms, shard_slopes
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
-from shardmc.types import Gradients, Mode
+from shardmc.types import Gradients, Mode, ShardTerms
 
 _LEAST = 0.3
 """The part of the curvature that the sample must have along every direction. A sample that has none of the rows that
@@ -24,8 +24,9 @@ tell about a direction shows no noise along it either."""
 
 
 class _Slopes(NamedTuple):
-    """Gradients and curvatures of the shards' rescaled subposteriors at the frame's centre, in its coordinates."""
+    """Gradients and curvatures of the shards' rescaled subposteriors at one point, in the frame's coordinates."""
 
+    point: np.ndarray  # (dim,)
     gradients: np.ndarray  # (shard, dim)
     curvatures: np.ndarray  # (shard, dim, dim)
 
@@ -34,14 +35,14 @@ class _Slopes(NamedTuple):
 class SampledGradients:
     """Gradients of the log posterior of all rows, estimated from a sample of the shards.
 
-    With the frame's centre c, the gradient g and the curvature H of all rows there, and s_i, C_i those of shard i's
+    With a point c near the mode, the gradient g and the curvature H of all rows there, and s_i, C_i those of shard i's
     rescaled subposterior,
 
         g(theta) = g(c) - H (theta - c) + sum_i a_i r_i(theta),    r_i(theta) = s_i(theta) - s_i(c) + C_i (theta - c)
 
-    where a_i are the shares. All shards are read once, for the s_i and C_i, whose weighted sums are g and H; only the
-    r_i, which are small where the posterior is close to a Gaussian, are averaged over the sample. If the sample
-    has little of the curvature H along some direction, all shards are read.
+    where a_i are the shares. The s_i and C_i, whose weighted sums are g and H, are those of all shards; only the r_i,
+    which are small where the posterior is close to a Gaussian, are averaged over the sample. If the sample has little
+    of the curvature H along some direction, all shards are read.
 
     Parameters
     ----------
@@ -52,6 +53,8 @@ class SampledGradients:
     curvatures
         Matrices C_i (shard, dim, dim) in the user's coordinates, if computing them takes too long. They need not be the
         exact curvatures: the sample then shows the difference as noise.
+    terms
+        The s_i and C_i, if they are known. Otherwise all shards are read once more, and c is the mode.
     """
 
     def __init__(
@@ -62,8 +65,9 @@ class SampledGradients:
         engine: Engine,
         sample: Sequence[int],
         curvatures: np.ndarray | None = None,
+        terms: ShardTerms | None = None,
     ) -> None:
-        self._curvatures = curvatures
+        self._curvatures, self._terms = curvatures, terms
         self._model, self._shards, self._engine, self._frame = model, shards, engine, mode.frame
         self.sample = list(sample)
         self.passes = 0.0
@@ -93,7 +97,7 @@ class SampledGradients:
     @cached_property
     def _tells_all(self) -> bool:
         """Whether the sample has curvature along every direction. In the frame's coordinates that of all rows is 1."""
-        shares, curvatures = self._shards.shares, self.at_center.curvatures
+        shares, curvatures = self._shards.shares, self.slopes.curvatures
         of_sample = shares[self.sample] / shares[self.sample].sum()
         whole = np.tensordot(shares, curvatures, axes=1)
         gap = np.tensordot(of_sample, curvatures[self.sample], axes=1) - whole
@@ -106,9 +110,11 @@ class SampledGradients:
 
     def _whole(self, points: np.ndarray, rest: np.ndarray) -> np.ndarray:
         """The gradient (point, dim) with this average of the r_i."""
-        shares, slopes = self._shards.shares, self.at_center
+        shares, slopes = self._shards.shares, self.slopes
         curvature = np.tensordot(shares, slopes.curvatures, axes=1)
-        linear = shares @ slopes.gradients - self._u(points) @ ((curvature + curvature.T) / 2)
+        linear = shares @ slopes.gradients - (self._u(points) - slopes.point) @ (
+            (curvature + curvature.T) / 2
+        )
         return (linear + rest) @ np.linalg.inv(self._frame.basis)
 
     def _rest(self, points: np.ndarray, shards: Sequence[int]) -> np.ndarray:
@@ -119,25 +125,28 @@ class SampledGradients:
         results = self._engine.map(LikelihoodGradients(self._model), self._shards, None, (device, at), shards)
         parts = np.stack([np.asarray(part, np.float64) for _, part in in_order(results, shards)])
         self.passes += len(points) * float(self._shards.shares[list(shards)].sum())
-        slopes = self.at_center
-        return prior.result() + parts - slopes.gradients[shards][:, None] + u @ slopes.curvatures[shards]
+        slopes = self.slopes
+        linear = (u - slopes.point) @ slopes.curvatures[shards]
+        return prior.result() + parts - slopes.gradients[shards][:, None] + linear
 
     @cached_property
-    def at_center(self) -> _Slopes:
-        """Of all shards. It is the program that found their modes."""
+    def slopes(self) -> _Slopes:
+        """Of all shards."""
         count, dim = self._shards.num_shards, self._model.dim
         if self._curvatures is not None:
             return self._with_known_curvatures(self._curvatures)
+        if self._terms is not None:
+            known, basis = self._terms, self._frame.basis
+            return _Slopes(self._u(known.point), known.gradients @ basis, basis.T @ known.curvatures @ basis)
+        # It is the program that found their modes.
         zeros, device = np.zeros((count, dim), jnp.result_type(float)), DeviceFrame.of(self._frame)
         results = self._engine.map(SubposteriorTerms(self._model), self._shards, zeros, device)
         terms = [terms[1:] for _, terms in in_order(results, range(count))]
         self.passes += 1
-        return _Slopes(*(np.stack([np.asarray(t[k], np.float64) for t in terms]) for k in (0, 1)))
+        return _Slopes(zeros[0], *(np.stack([np.asarray(t[k], np.float64) for t in terms]) for k in (0, 1)))
 
     def _with_known_curvatures(self, curvatures: np.ndarray) -> _Slopes:
-        results = self._engine.map(
-            SubposteriorSlope(self._model), self._shards, None, DeviceFrame.of(self._frame)
-        )
-        slopes = [np.asarray(s, np.float64) for _, s in in_order(results, range(self._shards.num_shards))]
+        slopes = shard_slopes(self._model, self._shards, self._engine, self._frame)
         self.passes += 1
-        return _Slopes(np.stack(slopes), self._frame.basis.T @ curvatures @ self._frame.basis)
+        zero = np.zeros(self._model.dim)
+        return _Slopes(zero, slopes, self._frame.basis.T @ curvatures @ self._frame.basis)

@@ -13,10 +13,10 @@ from shardmc.data.batch import Blocks
 from shardmc.engine import Engine
 from shardmc.locate.ascent import DECREMENT, arrives, left_after
 from shardmc.locate.scoring import ScoreSteps, modes_by_scores, shows_curvature
-from shardmc.locate.terms import SubposteriorTerms
+from shardmc.locate.terms import SubposteriorTerms, is_large, shard_slopes
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
-from shardmc.types import Located, Mode
+from shardmc.types import Frame, Located, Mode, ShardTerms
 
 _ROUNDS = 4
 _MOST_ROUNDS = 60
@@ -27,6 +27,11 @@ _FARTHEST = 100.0
 has almost no curvature, Newton's step is thousands of them long, and no part of it that is tried climbs."""
 _LONGEST = 1.0
 """The longest last step of a plain search, in posterior standard deviations, if its end is not evaluated."""
+
+
+_SAME = 0.005
+"""What is left of a Newton step after it, up to which the curvature counts as the same at both ends: half of the
+relative change of the curvature."""
 
 
 class _Steps:
@@ -102,6 +107,30 @@ class _Damped:
         return True
 
 
+def _chords(
+    found: _Steps, model: Model, blocks: Blocks, frame: Frame, engine: Engine, terms: ShardTerms
+) -> float:
+    """One more step of every shard with the curvature that it has near the mode of all rows. Returns the passes.
+
+    It needs the gradients only, and is enough for a shard whose curvature is nearly the same at its own mode: then the
+    gradient is nearly zero already where the first step ended. A step with the same curvature as the one before leaves
+    the same part of the way.
+    """
+    slopes = shard_slopes(model, blocks, engine, frame, found.u)
+    curvatures = frame.basis.T @ terms.curvatures @ frame.basis
+    origin = np.linalg.solve(frame.basis, terms.point - frame.center)
+    for shard, (slope, curvature) in enumerate(zip(slopes, curvatures, strict=True)):
+        step, gap = _newton_step(slope, curvature), found.u[shard] - origin
+        if step is None:
+            continue
+        decrement, before = (math.sqrt(max(x @ curvature @ x, 0.0)) for x in (step, gap))
+        rate = decrement / max(before, 1e-300)
+        if rate < _SAME and rate * decrement < DECREMENT / 2:
+            found.u[shard] += step
+            found.curvatures[shard], found.decrements[shard] = curvature, rate * decrement
+    return 1.0
+
+
 def _newton_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray | None:
     """The step to the maximum of a quadratic, if it has one."""
     if not np.isfinite(curvature).all():
@@ -132,6 +161,9 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
         near, passes = modes_by_scores(model, blocks, frame, engine)
         guesses = np.stack([search.u for search in near])
     found = _Steps(guesses)
+    if mode.shard_terms is not None and is_large(blocks, model.dim) and not blocks.num_kept:
+        passes += _chords(found, model, blocks, frame, engine, mode.shard_terms)
+        guesses[np.isfinite(found.decrements)] = 0.0
     for shard, search in enumerate(near if shows_curvature(blocks, model.dim) else ()):
         if search.arrived:
             found.curvatures[shard], found.decrements[shard] = search.curvature, search.decrement

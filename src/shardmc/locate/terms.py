@@ -19,9 +19,11 @@ from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
 from shardmc.programs.tracing import TRACING
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Frame, Mode, Rows
+from shardmc.types import Frame, Mode, Rows, ShardTerms
 
 _MANY = 64  # parameters
+_MOST_TERMS = 1 << 22
+"""Curvatures of all shards are kept for later steps up to this many numbers, 32 MB."""
 _DIFFERENCE = 0.03
 """The step of differences of gradients, in posterior standard deviations. At such a step the third derivative moves a
 curvature by at most some tenths of a percent, and rounding by less."""
@@ -54,13 +56,15 @@ class SubposteriorTerms:
 
 @dataclass(frozen=True)
 class SubposteriorSlope:
-    """Program: the gradient of a shard's rescaled log subposterior at the centre of a frame."""
+    """Program: the gradient of a shard's rescaled log subposterior at a point u of a frame."""
 
     model: Density
     density_only: ClassVar = True
+    rows_together: ClassVar = 1 << 20
+    """Of shards in parallel, an accelerator would transpose all rows first, which takes longer than the gradient."""
 
-    def __call__(self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame) -> jax.Array:
-        return jax.grad(Target(self.model, rows, weights, frame).log_density)(jnp.zeros_like(frame.center))
+    def __call__(self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame) -> jax.Array:
+        return jax.grad(Target(self.model, rows, weights, frame).log_density)(u)
 
 
 @dataclass(frozen=True)
@@ -148,14 +152,9 @@ class Evaluator:
 
         Only the gradient is computed, from all shards, which costs a fraction of the curvature.
         """
-        results = self.engine.map(SubposteriorSlope(self.model), self.blocks, None, DeviceFrame.of(frame))
+        slopes = shard_slopes(self.model, self.blocks, self.engine, frame)
         self.passes += 1.0
-        gradient = np.zeros(frame.dim)
-        for weight, (_, slope) in zip(
-            self.blocks.shares, in_order(results, range(self.blocks.num_shards)), strict=True
-        ):
-            gradient += weight * np.asarray(slope, np.float64)
-        return Terms(0.0, gradient, np.eye(frame.dim))
+        return Terms(0.0, self.blocks.shares @ slopes, np.eye(frame.dim))
 
     def from_scores(self, frame: Frame, shards: Sequence[int] | None = None) -> Terms:
         """Terms at the centre of a frame, with the products of the rows' scores in place of the curvature."""
@@ -180,11 +179,39 @@ class Evaluator:
         inner = np.stack([np.asarray(curvature, np.float64) for _, curvature in terms])
         return back.T @ ((inner + inner.transpose(0, 2, 1)) / 2) @ back
 
+    def shard_terms(self) -> ShardTerms | None:
+        """The terms of all shards at the last point, in the user's coordinates; None if they would take much memory."""
+        frame, u, terms = self._last
+        dim, real = len(u), terms[0][0].dtype
+        if self.added is not None or len(terms) < self.blocks.num_shards or len(terms) * dim**2 > _MOST_TERMS:
+            return None
+        center, basis, u = (a.astype(real).astype(np.float64) for a in (frame.center, frame.basis, u))
+        back = np.linalg.inv(basis)
+        slopes, bends = (np.stack([np.asarray(each[k], np.float64) for each in terms]) for k in (0, 1))
+        return ShardTerms(
+            center + basis @ u, slopes @ back, back.T @ ((bends + bends.transpose(0, 2, 1)) / 2) @ back
+        )
+
     def shard_starts(self) -> np.ndarray:
         """The end of an undamped Newton step from the last point, for every shard, (shard, dim). NaN if singular."""
         frame, u, terms = self._last
         steps = np.stack([_full_step(*(np.asarray(t, np.float64) for t in each)) for each in terms])
         return frame.to_theta(u + steps)
+
+
+def is_large(blocks: Blocks, dim: int) -> bool:
+    """Whether a pass that computes curvature takes longer than it takes to compile one more program."""
+    return blocks.num_rows * dim > (1e8 if jax.default_backend() == "cpu" else 5e9)
+
+
+def shard_slopes(
+    model: Density, blocks: Blocks, engine: Engine, frame: Frame, at: np.ndarray | None = None
+) -> np.ndarray:
+    """Gradients (shard, dim) of the shards' rescaled subposteriors at points (shard, dim) of a frame, or its centre."""
+    count, real = blocks.num_shards, jnp.result_type(float)
+    points = np.zeros((count, frame.dim), real) if at is None else at.astype(real)
+    results = engine.map(SubposteriorSlope(model), blocks, points, DeviceFrame.of(frame))
+    return np.stack([np.asarray(slope, np.float64) for _, slope in in_order(results, range(count))])
 
 
 def _full_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray:

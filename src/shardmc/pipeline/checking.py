@@ -26,6 +26,7 @@ from shardmc.check import (
 from shardmc.check.measured import FEWEST_GRADIENTS
 from shardmc.combiners.moments import pooled_count
 from shardmc.data import Blocks
+from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import Engine, ProgramCall
 from shardmc.engine.engine import Program, T, Tree
 from shardmc.engine.threads import Threads
@@ -35,6 +36,9 @@ from shardmc.pipeline.stage import Checked, Job, Log, PosteriorDraws, Stage, Sta
 from shardmc.posterior import ShardTable
 from shardmc.seeds import Purpose, generator
 from shardmc.types import Gradients
+
+_NEAR = 1.0
+"""The largest distance from the mode, in posterior standard deviations, of terms that are used again."""
 
 
 def score_of_blocks(job: Job, state: State) -> Score:
@@ -46,11 +50,21 @@ def score_of_blocks(job: Job, state: State) -> Score:
     if count < available:
         chosen = generator(job.seed, Purpose.SAMPLE_ROWS).choice(available, count, replace=False)
         shards = state.shards.for_certificate
+        terms = mode.shard_terms if _are_known(state) else None
         return SampledGradients(
-            job.model, shards, mode, job.engine, sorted(map(int, chosen)), mode.shard_curvatures
+            job.model, shards, mode, job.engine, sorted(map(int, chosen)), mode.shard_curvatures, terms
         )
     blocks = state.blocks.for_certificate
     return lambda points: Gradients(gradients(job.model, blocks, mode, points, job.engine))
+
+
+def _are_known(state: State) -> bool:
+    """Whether the terms that found the mode are those of the shards: with the same rows, at a point close to it."""
+    mode = known(state.located).mode
+    if mode.shard_terms is None or isinstance(state.shards, GroupedBlocks) or state.shards.num_kept:
+        return False
+    gap = mode.shard_terms.point - mode.theta
+    return bool(gap @ mode.curvature @ gap < _NEAR**2)
 
 
 def _num_sampled(job: Job, state: State) -> int:

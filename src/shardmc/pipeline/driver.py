@@ -142,7 +142,7 @@ class Driver:
                 ahead.compile(remaining[position:], job, state)
                 log = _StageLog(stage.name, self._folder, self._report)
                 state = self.timed(stage.name, stage.run, job, state, log)
-            if not state.blocks.in_memory:
+            if not state.blocks.in_memory or state.blocks.most_in_memory is not None:
                 give_back()
             if stage.part:
                 self._folder.write_part(stage.part, stage.save(state))

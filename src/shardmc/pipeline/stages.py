@@ -26,7 +26,7 @@ from shardmc.pipeline.nodes import Nodes
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.sample import Sampled, sample, sample_call
 from shardmc.seeds import Purpose, generator
-from shardmc.types import Frame, Located, Mode, ShardDraws
+from shardmc.types import Frame, Located, Mode, ShardDraws, ShardTerms
 
 
 @final
@@ -103,9 +103,12 @@ class LocateShards(Stage):
         nodes = {} if state.nodes is None else {"nodes": np.array(state.nodes)}
         known_curvatures = located.mode.shard_curvatures
         at_mode = {} if known_curvatures is None else {"shard_curvatures_at_mode": known_curvatures}
+        terms = located.mode.shard_terms
+        of_terms = {} if terms is None else {f"terms_{name}": values for name, values in vars(terms).items()}
         return {
             **nodes,
             **at_mode,
+            **of_terms,
             "mode": located.mode.theta,
             "curvature": located.mode.curvature,
             "decrement": np.array(located.mode.decrement),
@@ -118,6 +121,9 @@ class LocateShards(Stage):
         }
 
     def load(self, job: Job, state: State, arrays: Mapping[str, np.ndarray]) -> State:
+        terms = None
+        if "terms_point" in arrays:
+            terms = ShardTerms(*(arrays[f"terms_{name}"] for name in ("point", "gradients", "curvatures")))
         located = Located(
             Mode(
                 arrays["mode"],
@@ -125,6 +131,7 @@ class LocateShards(Stage):
                 float(arrays["decrement"]),
                 0.0,
                 shard_curvatures=arrays.get("shard_curvatures_at_mode"),
+                shard_terms=terms,
             ),
             arrays["shard_modes"],
             arrays["shard_curvatures"],

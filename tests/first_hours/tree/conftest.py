@@ -8,7 +8,7 @@ import pytest
 
 import shardmc
 
-FEW = {"shards": 2, "draws": 200, "check": False, "precision": "single"}
+FEW = {"shards": 2, "draws": 200, "check": False, "keep": None, "precision": "single"}
 ROWS = 600
 
 

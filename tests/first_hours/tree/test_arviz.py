@@ -7,7 +7,7 @@ import pytest
 
 import shardmc
 
-FEW = {"shards": 2, "draws": 200, "check": False, "precision": "single"}
+FEW = {"shards": 2, "draws": 200, "check": False, "keep": None, "precision": "single"}
 
 
 def test_arviz_stats_takes_the_tree_as_it_is(posterior):

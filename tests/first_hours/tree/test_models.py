@@ -12,7 +12,7 @@ import pytest
 
 import shardmc
 
-FEW = {"shards": 2, "draws": 200, "check": False, "precision": "single"}
+FEW = {"shards": 2, "draws": 200, "check": False, "keep": None, "precision": "single"}
 
 
 def linear(params, rows):
@@ -23,6 +23,7 @@ def linear(params, rows):
 PARAMETERS = {"beta": 2, "sigma": "positive"}
 
 
+@pytest.mark.slow
 def test_a_vector_has_the_names_that_the_user_gave(table):
     named = shardmc.Model(
         linear,
@@ -71,6 +72,7 @@ def varying(shop, age, spent=None):
     numpyro.sample("y", dist.Normal(eta, 1.0), obs=spent)
 
 
+@pytest.mark.slow
 def test_plates_of_numpyro_are_axes(table):
     names = [f"shop {k}" for k in range(12)]
     model = shardmc.from_numpyro(

@@ -8,7 +8,7 @@ import pytest
 
 import shardmc
 
-FEW = {"shards": 2, "draws": 200, "check": False, "precision": "single"}
+FEW = {"shards": 2, "draws": 200, "check": False, "keep": None, "precision": "single"}
 
 
 def test_a_category_is_one_variable_with_its_levels(posterior):
@@ -61,6 +61,7 @@ def test_cutpoints_and_effects_of_groups_have_labels(table):
     assert effects["region__factor_dim"].values.tolist() == ["north", "south", "west"]
 
 
+@pytest.mark.slow
 def test_a_category_as_response_is_a_dimension_too(table):
     graded = table.assign(choice=np.where(table["spent"] < 1.5, "none", table["sex"]))
     posterior = shardmc.glm("choice ~ age + region", graded, "categorical", **FEW | {"shards": 1})

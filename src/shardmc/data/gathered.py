@@ -13,8 +13,7 @@ from shardmc.data.assignment import shard_sizes, shard_starts
 from shardmc.data.batch import flat_length
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.columns import Column, float_type
-from shardmc.data.free_memory import free_memory
-from shardmc.data.memory import MEMORY, shards_at_a_time
+from shardmc.data.memory import MEMORY, free_memory, shards_at_a_time
 from shardmc.data.parallel import in_parts
 from shardmc.data.partition import Placement, Sink, refuse_rows, write_in_memory
 from shardmc.data.read_blocks import ReadBlocks

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from shardmc.errors import DataError
-from shardmc.guards.stamps import stamped
+from shardmc.guards.files import stamped
 
 T = TypeVar("T")
 _NULL = "__HIVE_DEFAULT_PARTITION__"

@@ -17,8 +17,8 @@ from shardmc.formulas.families.family import Moments
 from shardmc.formulas.predict import Predictor
 from shardmc.names import shown
 from shardmc.posterior import Posterior
-from shardmc.posterior.intervals import INTERVAL, IntervalKind, check_interval
 from shardmc.posterior.prediction import summarise
+from shardmc.posterior.summary import INTERVAL, IntervalKind, check_interval
 from shardmc.types import Data
 
 if TYPE_CHECKING:

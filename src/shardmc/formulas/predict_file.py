@@ -15,7 +15,7 @@ from shardmc.errors import OptionError, RunError
 from shardmc.formulas.predict import Kind, Piece, PredictionSummary, Predictor, RowCount
 from shardmc.guards.files import replacing
 from shardmc.posterior import Posterior
-from shardmc.posterior.intervals import INTERVAL, IntervalKind
+from shardmc.posterior.summary import INTERVAL, IntervalKind
 from shardmc.types import Data
 
 _WRITERS: dict[str, Callable[[Any, pa.Schema], Any]] = {

@@ -16,8 +16,8 @@ from shardmc.formulas.chunk import Chunk, refuse_unknown
 from shardmc.formulas.families import Family, Statistic
 from shardmc.formulas.predict import Predictor
 from shardmc.posterior import Posterior
-from shardmc.posterior.intervals import ends as interval_ends
 from shardmc.posterior.records import PredictiveCheck
+from shardmc.posterior.summary import ends as interval_ends
 from shardmc.seeds import Purpose, checked_seed, generator
 from shardmc.types import Data, Finding
 

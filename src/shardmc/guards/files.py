@@ -1,4 +1,7 @@
-"""Files that are complete or absent: written under a temporary name and then renamed, with a checksum at their end."""
+"""Files that are complete or absent: written under a temporary name and then renamed, with a checksum at their end.
+
+Files that are too large to be hashed completely have a fingerprint: a hash of some parts, and a stamp.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,3 +166,35 @@ def verify_checksum(path: Path, *, required: bool) -> None:
         raise RunError(
             f"{path} is damaged: its content does not fit its checksum. Take a copy, or repeat the call that wrote it."
         )
+
+
+_STAMP = re.compile(r" stamped [0-9a-f]{16}")
+
+
+def stamped(fingerprint: str, stamps: Iterable[str]) -> str:
+    """A fingerprint with a stamp: it changes with the files' modification times and inodes.
+
+    >>> stamped("3f2a", ["1700000000 12"]) == stamped("3f2a", ["1700000001 12"])
+    False
+    """
+    return f"{fingerprint} stamped {hashlib.sha256(repr(list(stamps)).encode()).hexdigest()[:16]}"
+
+
+def without_stamps(fingerprint: str) -> str:
+    """The same fingerprint for files whose times do not count.
+
+    >>> without_stamps(stamped("3f2a", ["1700000000 12"]) + " in groups g")
+    '3f2a in groups g'
+    """
+    return _STAMP.sub("", fingerprint)
+
+
+def same_rows(there: str, here: str) -> bool:
+    """Whether a fingerprint that was stored fits that of the present files. Files that are trusted have no stamp.
+
+    >>> same_rows(stamped("3f2a", ["1700000000 12"]), "3f2a")
+    True
+    >>> same_rows("3f2a", stamped("3f2a", ["1700000000 12"]))
+    False
+    """
+    return here in (there, without_stamps(there))

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardmc.model import Density
 from shardmc.model.precision import double_precision
-from shardmc.programs.tracing import TRACING
+from shardmc.programs.process import TRACING
 
 _FALL = 1.0
 """A proper posterior falls by at least this many nats, far enough away."""

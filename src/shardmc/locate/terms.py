@@ -17,7 +17,7 @@ from shardmc.data.grouped import GroupedRows, points_together
 from shardmc.engine import Engine, in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
-from shardmc.programs.tracing import TRACING
+from shardmc.programs.process import TRACING
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Frame, Mode, Rows, ShardTerms
 

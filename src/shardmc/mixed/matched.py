@@ -27,8 +27,8 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.grouped import GroupedRows
-from shardmc.mixed.conditioned import conditioned, diagonal, inverse_of_sum
 from shardmc.mixed.marginal import Params
+from shardmc.mixed.small import conditioned, diagonal, inverse_of_sum
 
 OfRows = Callable[[jax.Array], jax.Array]
 """f -> the weighted log-likelihood of each row, both (group, row)."""

@@ -20,7 +20,7 @@ from shardmc.model.precision import type_of
 from shardmc.model.steps import needed, run_open, run_step
 from shardmc.model.traced import hash_program
 from shardmc.programs.kept import watched
-from shardmc.programs.tracing import TRACING
+from shardmc.programs.process import TRACING
 from shardmc.types import Rows
 
 _ROWS = 64

@@ -14,9 +14,9 @@ from shardmc.errors import OptionError, RunError
 from shardmc.guards.limits import memory_explained
 from shardmc.model.model import Recipe
 from shardmc.posterior.elpd import Loo
-from shardmc.posterior.intervals import INTERVAL, IntervalKind
 from shardmc.posterior.records import ShardTable
 from shardmc.posterior.result import Result
+from shardmc.posterior.summary import INTERVAL, IntervalKind
 from shardmc.posterior.tree import from_tree
 from shardmc.types import Data
 

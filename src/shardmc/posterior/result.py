@@ -15,9 +15,8 @@ from shardmc.check.certification import Polished
 from shardmc.model.variables import Variable
 from shardmc.names import shown, shown_text
 from shardmc.posterior.groups import GroupMoments
-from shardmc.posterior.intervals import INTERVAL, IntervalKind
 from shardmc.posterior.records import Adjusted, Plan, PredictiveCheck, Regression, ShardTable
-from shardmc.posterior.summary import summary_by_name
+from shardmc.posterior.summary import INTERVAL, IntervalKind, summary_by_name
 from shardmc.posterior.tree import axes, read_by, to_tree
 from shardmc.types import Finding
 

@@ -17,10 +17,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from shardmc.errors import EngineError
-from shardmc.programs.heap import return_freed_memory
 from shardmc.programs.kept import Entry, kind, watching
-from shardmc.programs.tracing import TRACING
-from shardmc.programs.versions import installed_version
+from shardmc.programs.process import TRACING, installed_version, return_freed_memory
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from shardmc.programs.cache import folder_in_use, processor
-from shardmc.programs.versions import installed_version
+from shardmc.programs.process import installed_version
 
 _PACKAGE = "shardmc"
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro", "optax")

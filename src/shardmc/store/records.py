@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from shardmc.errors import RunError
-from shardmc.guards.files import is_temporary, read_file
-from shardmc.guards.stamps import same_rows, without_stamps
-from shardmc.programs.versions import installed_version
+from shardmc.guards.files import is_temporary, read_file, same_rows, without_stamps
+from shardmc.programs.process import installed_version
 from shardmc.store.files import inside
 
 SCHEMA = 1

@@ -16,6 +16,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -345,12 +346,14 @@ def collect(arguments: argparse.Namespace, cases: dict) -> list[dict]:
 
 
 def _run(command: list[str], path: Path, case: str, method: str, limit: float) -> None:
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    try:
-        done = subprocess.run(command, env=environment, timeout=limit, capture_output=True, text=True)
-        why = (done.stderr.strip().splitlines() or ["no message"])[-1] if done.returncode else ""
-    except subprocess.TimeoutExpired:
-        why = f"not finished after {limit:.0f} s"
+    # No process finds compiled programs of another one: cold is the first run ever.
+    with tempfile.TemporaryDirectory() as programs:
+        environment = {**os.environ, "PYTHONWARNINGS": "ignore", "SHARDMC_PROGRAMS": programs}
+        try:
+            done = subprocess.run(command, env=environment, timeout=limit, capture_output=True, text=True)
+            why = (done.stderr.strip().splitlines() or ["no message"])[-1] if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            why = f"not finished after {limit:.0f} s"
     if why:
         path.write_text(json.dumps({"case": case, "method": method, "failed": why[:200]}))
 

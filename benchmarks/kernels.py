@@ -145,6 +145,9 @@ def main() -> None:
 Logistic regression, {DIM} coefficients, 500,000 rows; seconds of the stage that samples, medians of {REPEATS} compiled
 runs, all taken in turn. The products are those of the same rows in the same shards with as many points.
 
+With jaxlib 0.10.2 shardmc does without some of XLA's fused kernels, because they return wrong numbers in some programs
+(`programs/compiled.py`). Some front ends are slower without them.
+
 {table(columns, rows)}"""
     publish("kernels.md", text, quick)
 

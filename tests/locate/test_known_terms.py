@@ -10,7 +10,9 @@ import shardmc
 from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.locate import DECREMENT, SampledGradients, gradients, locate, locate_shards, shard_modes, terms
+from shardmc.locate.terms import Evaluator
 from shardmc.model import Model
+from shardmc.types import Frame
 
 ENGINE = Local()
 
@@ -49,6 +51,18 @@ def test_terms_that_would_take_much_memory_are_not_kept(located, monkeypatch):
     model, blocks, _ = located
     monkeypatch.setattr(terms, "_MOST_TERMS", 8 * 4 - 1)
     assert locate(model, blocks, ENGINE).shard_terms is None
+
+
+@pytest.mark.parametrize("stretch", [0.0, 1e-60, 1e60, np.nan])
+def test_a_frame_beyond_the_range_of_numbers_has_no_terms(located, stretch):
+    """A direction that was stretched as far as it goes is zero or infinite in single precision."""
+    model, blocks, mode = located
+    evaluate = Evaluator(model, blocks, ENGINE)
+    evaluate(mode.frame, np.zeros(2))
+    assert evaluate.shard_terms() is not None
+    frame, u, found = evaluate._last
+    evaluate._last = (Frame(frame.center, frame.basis * [1.0, stretch]), u, found)
+    assert evaluate.shard_terms() is None
 
 
 def test_shards_need_only_gradients_for_their_modes(located, very_many_rows, monkeypatch):

@@ -21,6 +21,7 @@ _FEWEST_EFFECTIVE = 400
 _LEVEL = 0.01
 """The chance that any R-hat of chains that mix is called too large."""
 _THREADS = 4
+"""Most of the time NumPy computes without Python's lock. An accelerator would wait for one thread."""
 _TOGETHER = 32
 """Number of shards looked at together: few enough for their draws to stay in the processor's cache."""
 

@@ -180,17 +180,24 @@ class Evaluator:
         return back.T @ ((inner + inner.transpose(0, 2, 1)) / 2) @ back
 
     def shard_terms(self) -> ShardTerms | None:
-        """The terms of all shards at the last point, in the user's coordinates; None if they would take much memory."""
+        """The terms of all shards at the last point, in the user's coordinates.
+
+        None if they would take much memory, or if they or the frame are beyond the range of numbers.
+        """
         frame, u, terms = self._last
         dim, real = len(u), terms[0][0].dtype
         if self.added is not None or len(terms) < self.blocks.num_shards or len(terms) * dim**2 > _MOST_TERMS:
             return None
-        center, basis, u = (a.astype(real).astype(np.float64) for a in (frame.center, frame.basis, u))
-        back = np.linalg.inv(basis)
         slopes, bends = (np.stack([np.asarray(each[k], np.float64) for each in terms]) for k in (0, 1))
-        return ShardTerms(
-            center + basis @ u, slopes @ back, back.T @ ((bends + bends.transpose(0, 2, 1)) / 2) @ back
-        )
+        try:
+            with np.errstate(all="ignore"):
+                center, basis, u = (a.astype(real).astype(np.float64) for a in (frame.center, frame.basis, u))
+                back = np.linalg.inv(basis)
+                bends = back.T @ ((bends + bends.transpose(0, 2, 1)) / 2) @ back
+                found = ShardTerms(center + basis @ u, slopes @ back, bends)
+        except np.linalg.LinAlgError:
+            return None
+        return found if all(np.isfinite(values).all() for values in vars(found).values()) else None
 
     def shard_starts(self) -> np.ndarray:
         """The end of an undamped Newton step from the last point, for every shard, (shard, dim). NaN if singular."""

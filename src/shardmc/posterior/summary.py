@@ -9,6 +9,11 @@ import numpy as np
 from shardmc.check.mixing import split_r_hat
 from shardmc.errors import OptionError, unknown
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from shardmc.posterior.result import Result
+
 INTERVAL = 0.95
 """The probability of intervals, unless another one is asked for."""
 IntervalKind = Literal["eti", "hdi"]
@@ -70,11 +75,6 @@ def names_of_ends(interval: float = INTERVAL, kind: str = "eti") -> tuple[str, s
         return f"{100 * tail:g}%", f"{100 * (1 - tail):g}%"
     return f"hdi{100 * interval:g}_lb", f"hdi{100 * interval:g}_ub"
 
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from shardmc.posterior.result import Result
 
 _FEWEST_DRAWS = 4  # of a chain, for R-hat
 

@@ -19,8 +19,7 @@ from provenance import header, publish, table
 
 from shardmc.data.grouped import GroupedRows
 from shardmc.mixed import LinearEffects, Matched, blank_sites, points_for, product_rule
-from shardmc.mixed.matched import Normal, tilted
-from shardmc.mixed.matching import find_sites
+from shardmc.mixed.matched import Normal, find_sites, tilted
 from shardmc.model.precision import double_precision
 
 TOTAL = 0.8

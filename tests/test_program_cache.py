@@ -19,7 +19,7 @@ import shardmc
 from shardmc.engine.local import compiled_batch
 from shardmc.errors import OptionError
 from shardmc.locate import gradient_sums, precision
-from shardmc.model import exact, shared
+from shardmc.model import shared, traced
 from shardmc.model.validate import _values
 from shardmc.programs import cache, compiled, kept
 from shardmc.programs.cache import cache_folder
@@ -246,7 +246,7 @@ def test_the_rule_of_a_derivative_is_part_of_the_key(with_derivative):
 
     def key(factor):
         half_square = with_derivative(factor)
-        return exact.exact_hash(jax.make_jaxpr(half_square)(x), 0, 3)
+        return traced.exact_hash(jax.make_jaxpr(half_square)(x), 0, 3)
 
     one, same, other = map(key, (1.0, 1.0, 2.0))
     assert one == same
@@ -257,8 +257,8 @@ def test_derivatives_of_functions_of_jax_are_known_by_name(monkeypatch):
     """They need not be traced, but two functions of equal values have different keys."""
     monkeypatch.setattr(jax, "jvp", None)
     x = np.zeros(3, np.float32)
-    assert "_logaddexp_jvp" in exact.exact_hash(jax.make_jaxpr(lambda x: jnp.logaddexp(x, 0.0))(x), 0, 3)
-    assert "_xlogy_jvp" in exact.exact_hash(jax.make_jaxpr(lambda x: jax.scipy.special.xlogy(x, x))(x), 0, 3)
+    assert "_logaddexp_jvp" in traced.exact_hash(jax.make_jaxpr(lambda x: jnp.logaddexp(x, 0.0))(x), 0, 3)
+    assert "_xlogy_jvp" in traced.exact_hash(jax.make_jaxpr(lambda x: jax.scipy.special.xlogy(x, x))(x), 0, 3)
 
 
 def test_python_that_no_program_shows_is_not_kept():
@@ -266,7 +266,7 @@ def test_python_that_no_program_shows_is_not_kept():
         return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), np.float32), x)
 
     with pytest.raises(kept.Unkept):
-        exact.exact_hash(jax.make_jaxpr(calls_back)(np.zeros((), np.float32)), 0, 1)
+        traced.exact_hash(jax.make_jaxpr(calls_back)(np.zeros((), np.float32)), 0, 1)
     with pytest.raises(kept.Unkept):
         kept.content(lambda x: x, [])
     with pytest.raises(kept.Unkept):

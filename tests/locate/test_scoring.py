@@ -12,7 +12,7 @@ import shardmc
 from shardmc.data import Partition, as_source
 from shardmc.locate import SampledGradients, gradients, locate, locate_shards, terms
 from shardmc.locate.ascent import Quadratic
-from shardmc.locate.scoring import modes_by_scores
+from shardmc.locate.shard_modes import modes_by_scores
 from shardmc.locate.terms import Evaluator, differenced, expanded
 
 ENGINE = shardmc.Local(workers=1)

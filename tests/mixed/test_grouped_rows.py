@@ -11,10 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmc.data import Partition, as_source
-from shardmc.data.grouped import GroupedBatch, GroupedBlocks
-from shardmc.data.grouped_source import GroupedSource
-from shardmc.data.layout import stable_order, stretch_length
-from shardmc.data.levels import find_levels
+from shardmc.data.grouped import GroupedBatch, GroupedBlocks, GroupedSource
+from shardmc.data.levels import find_levels, stable_order, stretch_length
 
 SIZES = {
     "equal": np.full(60, 7),

@@ -14,7 +14,7 @@ from shardmc.data.grouped import GroupedRows
 from shardmc.locate.leverage import RowLeverage
 from shardmc.locate.terms import row_scores
 from shardmc.mixed import LinearEffects, Matched
-from shardmc.mixed.matching import find_sites
+from shardmc.mixed.matched import find_sites
 from shardmc.model.precision import double_precision
 from shardmc.target import DeviceFrame
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardmc.check.certificate import Certificate, Certify, certify, choose, polish
 from shardmc.check.check import Check, Evidence, Outcome, Score
-from shardmc.check.row_noise import joined_noise, rows_suffice
+from shardmc.check.measured import joined_noise, rows_suffice
 from shardmc.types import Finding, Gradients, Mode
 
 _MOST_DRAWS = 20_000

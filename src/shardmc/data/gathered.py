@@ -11,12 +11,11 @@ import numpy as np
 
 from shardmc.data.assignment import shard_sizes, shard_starts
 from shardmc.data.batch import flat_length
-from shardmc.data.blocks import ArrayBlocks
+from shardmc.data.blocks import ArrayBlocks, ReadBlocks
 from shardmc.data.columns import Column, float_type
 from shardmc.data.memory import MEMORY, free_memory, shards_at_a_time
 from shardmc.data.parallel import in_parts
 from shardmc.data.partition import Placement, Sink, refuse_rows, write_in_memory
-from shardmc.data.read_blocks import ReadBlocks
 from shardmc.data.source import Partition
 
 _AT_ONCE = 1 << 13

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmc.data.batch import NOWHERE, Batch, Blocks, Kept, groups_of, kept_length, make_batch, power_of_four
 from shardmc.data.blocks import ArrayBlocks, StreamBlocks
-from shardmc.data.layout import Layout
+from shardmc.data.levels import Layout
 from shardmc.data.partition import aligned
 from shardmc.types import Rows
 

@@ -1,21 +1,53 @@
-"""Leave-one-out cross-validation of a formula's posterior."""
+"""Leave-one-out cross-validation of a formula's posterior: of rows, and of whole groups.
+
+The effects of the group that is left out are integrated over their distribution, as in the fit. So groups are
+independent given the parameters, and PSIS-LOO holds for groups as it does for rows.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, final
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 
-from shardmc.data import Source, as_source
-from shardmc.errors import OptionError
+from shardmc.combiners import Recenter
+from shardmc.data import Partition, Source, as_source
+from shardmc.data.grouped import GroupedBlocks, GroupedSource, cells_of
+from shardmc.data.levels import find_levels
+from shardmc.engine import Local
+from shardmc.errors import DataError, OptionError
 from shardmc.formulas.chunk import refuse_unknown
-from shardmc.formulas.design import Design, design_of
+from shardmc.formulas.design import UNIT, Design, design_of
+from shardmc.formulas.groups import DROP_MISSING, Factor
 from shardmc.formulas.linear_model import build_model
-from shardmc.formulas.loo_groups import loo_of_groups
+from shardmc.formulas.mixed import needs_whole_groups
+from shardmc.model import Model
+from shardmc.model.precision import double_precision
+from shardmc.pipeline.grouping import recentered
+from shardmc.pipeline.nodes import Nodes
+from shardmc.pipeline.stage import Job
 from shardmc.posterior import Posterior
 from shardmc.posterior.elpd import Loo
-from shardmc.posterior.loo import leave_one_out, row_weights
+from shardmc.posterior.loo import (
+    chosen_rows,
+    importance,
+    leave_one_out,
+    refuse_below,
+    refuse_other_model,
+    relative_efficiency,
+    row_weights,
+    thinned,
+)
+from shardmc.posterior.prediction import AT_ONCE
+from shardmc.programs.compiled import jit
+from shardmc.sample import Auto
 from shardmc.types import Data, Rows
 
 
@@ -55,3 +87,159 @@ def pieces_of_formula(design: Design, source: Source) -> Iterator[tuple[Rows, np
     for table in source.tables(design.columns):
         rows = design.rows(table)
         yield rows, design.log_base(rows)
+
+
+_PLACE = 4  # in the ladder of rules: 13 nodes for one effect
+_AT_ONCE = 1 << 18  # rows of a shard, where all groups are evaluated once
+
+
+def loo_of_groups(
+    posterior: Posterior,
+    design: Design,
+    data: Data,
+    by: str | None,
+    *,
+    weights: Any,
+    sample: int,
+    draws: int,
+    seed: int,
+) -> Loo:
+    """PSIS-LOO of whole groups, with importance sampling for `sample` of them."""
+    refuse_below(2, sample=sample, draws=draws)
+    if weights is not None or posterior.plan.weighted:
+        raise OptionError("loo leaves out whole groups only for a posterior that was fitted without weights.")
+    left_out = _left_out(design, by)
+    source = as_source(data)
+    columns = list(
+        dict.fromkeys([*design.columns, *left_out, *(n for f in design.factors for n in f.columns)])
+    )
+    refuse_unknown(columns, source)
+    source = source.drop_missing(columns)
+    levels, counts = find_levels(source, left_out, DROP_MISSING)
+    if len(levels) < 2:
+        raise DataError(f"All rows are in one group of {':'.join(left_out)!r}, so none can be left out.")
+    groups = _Groups(_with_levels(design, source), columns, left_out, levels, counts)
+    refuse_other_model(posterior, groups.model)
+    index, layout = thinned(posterior, draws)
+    theta = posterior.theta[index]
+    chosen = chosen_rows(len(levels), sample, seed)
+    with double_precision():
+        cheap = groups.log_likelihoods(source, theta.mean(axis=0)[None])[0]
+        some, rows = groups.only(source, chosen)
+        values = some.log_likelihoods(rows, theta)
+        elpd, pareto_k, p = importance(values, layout, relative_efficiency(posterior, index, layout))
+    return Loo.estimated(
+        elpd,
+        cheap[chosen],
+        p,
+        pareto_k,
+        total=float(cheap.sum()),
+        squares=float((cheap**2).sum()),
+        rows=len(levels),
+        positions=chosen,
+        draws=len(index),
+        unit=":".join(left_out),
+    )
+
+
+def _left_out(design: Design, by: str | None) -> tuple[str, ...]:
+    """The columns that name the groups."""
+    if by is not None and not isinstance(by, str):
+        raise OptionError(f"by must be the name of a column, or of several as in 'a:b', not {by!r}.")
+    if design.unit is None:
+        assert by is not None
+        return tuple(by.split(":"))
+    if by is not None and by != design.unit.name:
+        raise OptionError(
+            f"by= must be {design.unit.name!r}, the factor whose effects are integrated out; groups of {by!r} depend "
+            "on each other through them."
+        )
+    return design.unit.columns
+
+
+def _with_levels(design: Design, source: Source) -> Design:
+    """The design with the levels of its factors, which a stored one lacks."""
+
+    def known(factor: Factor) -> Factor:
+        levels, counts = find_levels(source, factor.columns, DROP_MISSING)
+        found = replace(factor, levels=levels, counts=counts)
+        if not factor.integrated and found.labels != factor.labels:
+            raise DataError(
+                f"The groups of {factor.name!r} are not those of the fit: give the rows that were fitted."
+            )
+        return found
+
+    return replace(design, factors=tuple(map(known, design.factors)))
+
+
+@final
+@dataclass(frozen=True)
+class _Groups:
+    """Groups of rows, and the log-likelihood of each as a whole."""
+
+    design: Design
+    read: list[str]
+    columns: tuple[str, ...]
+    levels: pd.Index
+    counts: np.ndarray  # (group,) rows
+
+    @property
+    def model(self) -> Model:
+        return build_model(self.design, {})
+
+    @property
+    def factor(self) -> Factor:
+        """The groups as a factor of the design, or one without effects."""
+        return self.design.unit or Factor(self.columns, (), True, self.levels, self.counts)
+
+    def only(self, source: Source, chosen: np.ndarray) -> tuple[_Groups, Source]:
+        """Some of the groups, and their rows."""
+        number = np.full(len(self.levels), -1)
+        number[chosen] = np.arange(len(chosen))
+        tables = [t.filter(pa.array(number[self.factor.codes(t)] >= 0)) for t in source.tables(self.read)]
+        levels, counts = self.levels[chosen], self.counts[chosen]
+        factors = tuple(
+            replace(each, levels=levels, counts=counts) if each.integrated else each
+            for each in self.design.factors
+        )
+        design = replace(self.design, factors=factors)
+        return _Groups(design, self.read, self.columns, levels, counts), as_source(pa.concat_tables(tables))
+
+    def log_likelihoods(self, source: Source, theta: np.ndarray) -> np.ndarray:
+        """Log density of the responses of every group, (draw, group), at draws (draw, dim)."""
+        found = np.zeros((len(theta), len(self.levels)))
+        program = jit(jax.vmap(self.model.log_likelihood, in_axes=(0, None)))
+        for table in source.tables(self.read):
+            rows, codes = self.design.rows(table), self.factor.codes(table)
+            found += np.bincount(codes, self.design.log_base(rows), minlength=len(self.levels))
+            if self.design.unit is None:
+                values = _over(program, theta, rows, len(codes))
+                found += np.stack([np.bincount(codes, each, minlength=len(self.levels)) for each in values])
+        if self.design.unit is None:
+            return found
+        blocks = self._blocks(source, theta.mean(axis=0))
+        for (shard,), batch in blocks.batches(range(blocks.num_shards), 1):
+            rows, weights = batch.take(0)
+            first, size = blocks.layout.starts[shard], blocks.sizes[shard]
+            codes = blocks.layout.order[first : first + size]
+            found[:, codes] += _over(program, theta, rows, cells_of(rows, weights))[:, :size]
+        return found
+
+    def _blocks(self, source: Source, theta: np.ndarray) -> GroupedBlocks:
+        """The groups in shards that fit in memory, with quadrature around each group's own effects."""
+        rows = source.transform(self.design.rows, self.read, self.design.label)
+        shards = min(len(self.levels), 1 + source.num_rows // _AT_ONCE)
+        whole = needs_whole_groups(self.design)
+        blocks = GroupedSource(rows, UNIT, self.counts, whole=whole).split(Partition(shards), 0)
+        job = Job(self.model, blocks, Local(), 0, Recenter(), Auto())
+        return recentered(job, blocks, theta, Nodes.at(self.model, _PLACE, _PLACE))
+
+
+def _over(program: Any, theta: np.ndarray, rows: Any, cells: int) -> np.ndarray:
+    """Values (draw, ...) of a program, a few draws at a time."""
+    at_once = max(1, math.ceil(AT_ONCE / cells))
+    parts: Sequence[np.ndarray] = [
+        np.asarray(program(jnp.asarray(theta[start : start + at_once]), rows), np.float64)
+        for start in range(0, len(theta), at_once)
+    ]
+    return np.concatenate(parts)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data import Source
-from shardmc.data.grouped_source import GroupedSource
+from shardmc.data.grouped import GroupedSource
 from shardmc.errors import DataError, ModelError
 from shardmc.formulas.chunk import Kind, Level, as_chunk, column_kinds, refuse_unknown
 from shardmc.formulas.collinear import find_redundant, refuse_redundant, without_redundant

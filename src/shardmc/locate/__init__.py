@@ -1,11 +1,10 @@
 """Where the posterior is: modes, curvatures, and the rows of high leverage."""
 
 from shardmc.locate.ascent import DECREMENT
-from shardmc.locate.gradient_sums import gradients, gradients_call
+from shardmc.locate.gradient_sums import SampledGradients, gradients, gradients_call
 from shardmc.locate.leverage import KEEP, Influential, influential, influential_call
 from shardmc.locate.newton import Start, locate, near_mode, newton_steps
 from shardmc.locate.precision import Choice, asked_precision, choose_precision, precision_of_rows
-from shardmc.locate.sampled import SampledGradients
 from shardmc.locate.shard_modes import locate_shards
 
 __all__ = [

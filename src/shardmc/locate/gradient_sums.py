@@ -1,12 +1,12 @@
-"""Gradients of the log posterior of all rows, or of a sample of the shards, at many points."""
+"""Gradients of the log posterior at many points: of all rows, or estimated from a sample of the shards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,13 @@ from shardmc.data.batch import Blocks
 from shardmc.data.grouped import cells_of, points_together
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.engine.threads import aside
+from shardmc.locate.terms import SubposteriorTerms, shard_slopes
 from shardmc.model import Model
 from shardmc.model.precision import Precision
 from shardmc.model.shared import joined, with_shared
 from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
 from shardmc.target import DeviceFrame
-from shardmc.types import Frame, Mode, Rows
+from shardmc.types import Frame, Gradients, Mode, Rows, ShardTerms
 
 
 def _cells() -> int:
@@ -104,3 +105,137 @@ def gradients_call(model: Model, blocks: Blocks, num_points: int) -> ProgramCall
     frame = DeviceFrame.of(Frame.identity(model.dim))
     points = jax.device_put(np.zeros((num_points, model.dim), jnp.result_type(float)))
     return ProgramCall(LikelihoodGradients(model), blocks, None, (frame, points))
+
+
+_LEAST = 0.3
+"""The part of the curvature that the sample must have along every direction. A sample that has none of the rows that
+tell about a direction shows no noise along it either."""
+
+
+class _Slopes(NamedTuple):
+    """Gradients and curvatures of the shards' rescaled subposteriors at one point, in the frame's coordinates."""
+
+    point: np.ndarray  # (dim,)
+    gradients: np.ndarray  # (shard, dim)
+    curvatures: np.ndarray  # (shard, dim, dim)
+
+
+@final
+class SampledGradients:
+    """Gradients of the log posterior of all rows, estimated from a sample of the shards.
+
+    With a point c near the mode, the gradient g and the curvature H of all rows there, and s_i, C_i those of shard i's
+    rescaled subposterior,
+
+        g(theta) = g(c) - H (theta - c) + sum_i a_i r_i(theta),    r_i(theta) = s_i(theta) - s_i(c) + C_i (theta - c)
+
+    where a_i are the shares. The s_i and C_i, whose weighted sums are g and H, are those of all shards; only the r_i,
+    which are small where the posterior is close to a Gaussian, are averaged over the sample. If the sample has little
+    of the curvature H along some direction, all shards are read.
+
+    Parameters
+    ----------
+    shards
+        All shards. Rows that every shard keeps make the r_i more alike.
+    sample
+        The shards to read.
+    curvatures
+        Matrices C_i (shard, dim, dim) in the user's coordinates, if computing them takes too long. They need not be the
+        exact curvatures: the sample then shows the difference as noise.
+    terms
+        The s_i and C_i, if they are known. Otherwise all shards are read once more, and c is the mode.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        shards: Blocks,
+        mode: Mode,
+        engine: Engine,
+        sample: Sequence[int],
+        curvatures: np.ndarray | None = None,
+        terms: ShardTerms | None = None,
+    ) -> None:
+        self._curvatures, self._terms = curvatures, terms
+        self._model, self._shards, self._engine, self._frame = model, shards, engine, mode.frame
+        self.sample = list(sample)
+        self.passes = 0.0
+        """How often all rows were evaluated so far."""
+
+    def __call__(self, points: np.ndarray) -> Gradients:
+        if not self._tells_all:
+            rest = self._rest(points, range(self._shards.num_shards))
+            return Gradients(self._whole(points, np.tensordot(self._shards.shares, rest, axes=1)))
+        rest = self._rest(points, self.sample)
+        shares, count = self._shards.shares[self.sample], len(self.sample)
+        mean = np.tensordot(shares / shares.sum(), rest, axes=1)
+        scale = np.sqrt((1 - count / self._shards.num_shards) / (count * (count - 1)))
+        apart = (rest - mean) * (shares / shares.mean())[:, None, None]
+
+        def complete() -> Gradients:
+            others = [i for i in range(self._shards.num_shards) if i not in set(self.sample)]
+            both = np.concatenate([rest, self._rest(points, others)])
+            return Gradients(
+                self._whole(points, np.tensordot(self._shards.shares[self.sample + others], both, axes=1))
+            )
+
+        return Gradients(
+            self._whole(points, mean), apart @ np.linalg.inv(self._frame.basis) * scale, complete
+        )
+
+    @cached_property
+    def _tells_all(self) -> bool:
+        """Whether the sample has curvature along every direction. In the frame's coordinates that of all rows is 1."""
+        shares, curvatures = self._shards.shares, self.slopes.curvatures
+        of_sample = shares[self.sample] / shares[self.sample].sum()
+        whole = np.tensordot(shares, curvatures, axes=1)
+        gap = np.tensordot(of_sample, curvatures[self.sample], axes=1) - whole
+        return bool(np.isfinite(gap).all()) and float(np.linalg.eigvalsh((gap + gap.T) / 2)[0]) > _LEAST - 1
+
+    def _u(self, points: np.ndarray) -> np.ndarray:
+        # From the centre as the device has it, in its precision.
+        center = np.asarray(DeviceFrame.of(self._frame).center, np.float64)
+        return (points - center) @ np.linalg.inv(self._frame.basis).T
+
+    def _whole(self, points: np.ndarray, rest: np.ndarray) -> np.ndarray:
+        """The gradient (point, dim) with this average of the r_i."""
+        shares, slopes = self._shards.shares, self.slopes
+        curvature = np.tensordot(shares, slopes.curvatures, axes=1)
+        linear = shares @ slopes.gradients - (self._u(points) - slopes.point) @ (
+            (curvature + curvature.T) / 2
+        )
+        return (linear + rest) @ np.linalg.inv(self._frame.basis)
+
+    def _rest(self, points: np.ndarray, shards: Sequence[int]) -> np.ndarray:
+        """The r_i of these shards in the frame's coordinates, (shard, point, dim)."""
+        u, device = self._u(points), DeviceFrame.of(self._frame)
+        at = jax.device_put(u.astype(jnp.result_type(float)))
+        prior = prior_gradients_in(self._model, device, at)
+        results = self._engine.map(LikelihoodGradients(self._model), self._shards, None, (device, at), shards)
+        parts = np.stack([np.asarray(part, np.float64) for _, part in in_order(results, shards)])
+        self.passes += len(points) * float(self._shards.shares[list(shards)].sum())
+        slopes = self.slopes
+        linear = (u - slopes.point) @ slopes.curvatures[shards]
+        return prior.result() + parts - slopes.gradients[shards][:, None] + linear
+
+    @cached_property
+    def slopes(self) -> _Slopes:
+        """Of all shards."""
+        count, dim = self._shards.num_shards, self._model.dim
+        if self._curvatures is not None:
+            return self._with_known_curvatures(self._curvatures)
+        if self._terms is not None:
+            known, basis = self._terms, self._frame.basis
+            return _Slopes(self._u(known.point), known.gradients @ basis, basis.T @ known.curvatures @ basis)
+        # It is the program that found their modes.
+        zeros, device = np.zeros((count, dim), jnp.result_type(float)), DeviceFrame.of(self._frame)
+        results = self._engine.map(SubposteriorTerms(self._model), self._shards, zeros, device)
+        terms = [terms[1:] for _, terms in in_order(results, range(count))]
+        self.passes += 1
+        return _Slopes(zeros[0], *(np.stack([np.asarray(t[k], np.float64) for t in terms]) for k in (0, 1)))
+
+    def _with_known_curvatures(self, curvatures: np.ndarray) -> _Slopes:
+        slopes = shard_slopes(self._model, self._shards, self._engine, self._frame)
+        self.passes += 1
+        zero = np.zeros(self._model.dim)
+        return _Slopes(zero, slopes, self._frame.basis.T @ curvatures @ self._frame.basis)

@@ -3,8 +3,7 @@
 from shardmc.mixed.centers import blank_centers, center_groups, moments_of_effects
 from shardmc.mixed.corrections import corrected
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal, product_rule
-from shardmc.mixed.matched import LinearEffects, Matched, points_for
-from shardmc.mixed.matching import blank_sites
+from shardmc.mixed.matched import LinearEffects, Matched, blank_sites, points_for
 from shardmc.mixed.own import integrated
 
 __all__ = [

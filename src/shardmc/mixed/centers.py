@@ -14,8 +14,7 @@ from jax import lax
 from shardmc.data.grouped import GroupedBlocks, GroupedRows
 from shardmc.engine import Engine
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, flat
-from shardmc.mixed.matched import LinearEffects
-from shardmc.mixed.matching import GroupSites
+from shardmc.mixed.matched import GroupSites, LinearEffects
 from shardmc.mixed.small import cholesky, inverse_lower
 from shardmc.model import Model
 

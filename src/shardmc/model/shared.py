@@ -14,11 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
-from shardmc.model.exact import exact_hash
 from shardmc.model.model import Density, Model
 from shardmc.model.precision import type_of
 from shardmc.model.steps import needed, run_open, run_step
-from shardmc.model.traced import hash_program
+from shardmc.model.traced import exact_hash, hash_program
 from shardmc.programs.kept import watched
 from shardmc.programs.process import TRACING
 from shardmc.types import Rows

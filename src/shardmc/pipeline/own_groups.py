@@ -11,7 +11,7 @@ import pyarrow as pa
 from shardmc.check import ordered
 from shardmc.data import Source
 from shardmc.data.arrow import as_numpy
-from shardmc.data.grouped_source import GroupedSource
+from shardmc.data.grouped import GroupedSource
 from shardmc.data.levels import find_levels, labels, level_keys
 from shardmc.errors import DataError, unknown
 from shardmc.model.effects import GroupEffects

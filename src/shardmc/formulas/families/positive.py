@@ -12,8 +12,8 @@ import numpy as np
 from scipy import special
 
 from shardmc.errors import DataError
+from shardmc.formulas.families.continuous import Normal
 from shardmc.formulas.families.family import Auxiliary, Family, ResponseSummary
-from shardmc.formulas.families.numeric import Normal
 from shardmc.formulas.families.special import (
     HALF_LOG_2_PI,
     bounded_exp,

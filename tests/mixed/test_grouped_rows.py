@@ -12,7 +12,8 @@ import pytest
 
 from shardmc.data import Partition, as_source
 from shardmc.data.grouped import GroupedBatch, GroupedBlocks, GroupedSource
-from shardmc.data.levels import find_levels, stable_order, stretch_length
+from shardmc.data.levels import find_levels
+from shardmc.data.stretches import stable_order, stretch_length
 
 SIZES = {
     "equal": np.full(60, 7),

@@ -13,10 +13,16 @@ import numpy as np
 from shardmc.data.assignment import Assignment, shard_sizes
 from shardmc.data.batch import Batch, Blocks, Kept
 from shardmc.data.blocks import ArrayBlocks, StreamBlocks
-from shardmc.data.levels import Layout, stretch_length
 from shardmc.data.reduction import Reduction
 from shardmc.data.source import ByGroup, Partition, Source
-from shardmc.data.stretches import HostRows, StretchStream, by_shard, stretches_in_memory
+from shardmc.data.stretches import (
+    HostRows,
+    Layout,
+    StretchStream,
+    by_shard,
+    stretch_length,
+    stretches_in_memory,
+)
 from shardmc.errors import OptionError
 from shardmc.types import Rows
 

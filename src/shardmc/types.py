@@ -104,8 +104,8 @@ class Gradients:
     noise: np.ndarray | None = None  # (sampled shard, point, dim)
     """What is uncertain where only some shards were read: their deviations from the mean of all that were, scaled so
     that the variance of a linear function of the gradients is the sum of its squares over these shards."""
-    complete: Callable[[], Gradients] | None = None
-    """Reads the other shards too, at the same points: then nothing is uncertain."""
+    more: Callable[[], Gradients] | None = None
+    """Reads more shards too, at the same points. In the end, when all are read, nothing is uncertain."""
 
 
 @dataclass(frozen=True)

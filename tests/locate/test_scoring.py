@@ -106,8 +106,8 @@ def test_gradients_of_the_certificate_need_no_exact_curvatures(fitted, factor):
     points = mode.frame.to_theta(np.random.default_rng(1).normal(size=(5, 3)))
     exact = gradients(model, blocks, mode, points, ENGINE) @ mode.frame.basis
     found = SampledGradients(model, blocks, mode, ENGINE, range(8), factor * mode.shard_curvatures)(points)
-    assert found.complete is not None
+    assert found.more is not None
     assert found.noise is not None
-    assert np.allclose(found.complete().values @ mode.frame.basis, exact, atol=2e-3)
+    assert np.allclose(found.more().values @ mode.frame.basis, exact, atol=2e-3)
     noise = np.sqrt(np.sum((found.noise @ mode.frame.basis) ** 2, axis=0))
     assert np.abs(found.values @ mode.frame.basis - exact).max() < 4 * noise.max()

@@ -22,8 +22,10 @@ _ARRAYS = tuple(field.name for field in fields(Measured) if field.type == "np.nd
 
 _FEWEST_SHARDS = 8
 """Shards to sample: with fewer the noise of the sample is not known well enough."""
+_FIRST = 16
+"""Shards that are read first, if the certificate chooses: enough to know the noise of the sample."""
 _SAMPLED = 0.2
-"""The part of the shards that are read first, if the certificate chooses."""
+"""The part of the shards that are read next."""
 _MOST_SAMPLED = 0.8
 """If the sample needs a larger part of the shards than this, all shards are read."""
 
@@ -228,8 +230,8 @@ class Certify:
     rows
         The part of the rows that each gradient reads. Below 1 it reads a sample of the shards, at least eight, after
         one evaluation of all rows: the certificate is cheaper and less precise, and takes that into account. With
-        "auto" it reads a fifth of the shards if rows went to shards at random, and the other shards too if the sample
-        leaves standard errors above a fifth of the bounds.
+        "auto", if rows went to shards at random, it reads 16 shards. If these leave standard errors above a fifth of
+        the bounds, it reads a fifth of the shards, and then all of them.
     mean
         The largest error of a parameter's mean that is within bounds, in posterior standard deviations.
     sd
@@ -278,15 +280,19 @@ class Certify:
     def bounds(self) -> Bounds:
         return Bounds(self.mean, self.sd, 2 * max(self.mean, self.sd))
 
-    def num_shards(self, available: int) -> int:
-        """The number of shards whose rows a gradient reads: all of them if the sample would need most of them.
+    def num_shards(self, available: int) -> tuple[int, int]:
+        """How many shards a gradient reads, at first and at most unless it reads all. All if most would be needed.
 
-        >>> Certify().num_shards(100), Certify(rows=1).num_shards(100), Certify(rows=0.2).num_shards(9)
-        (20, 100, 9)
+        >>> Certify().num_shards(500), Certify().num_shards(50), Certify(rows=0.2).num_shards(500)
+        ((16, 100), (10, 10), (100, 100))
+        >>> Certify(rows=1).num_shards(100), Certify(rows=0.2).num_shards(9)
+        ((100, 100), (9, 9))
         """
         part = _SAMPLED if self.rows == "auto" else self.rows
         wanted = max(math.ceil(part * available), _FEWEST_SHARDS)
-        return wanted if wanted <= _MOST_SAMPLED * available else available
+        if wanted > _MOST_SAMPLED * available:
+            return available, available
+        return min(_FIRST, wanted) if self.rows == "auto" else wanted, wanted
 
     def stages(self, available: int) -> list[int]:
         """The total number of gradients after each stage.

@@ -101,10 +101,12 @@ def certify_draws(
 
 
 def _precise(found: Gradients, points: np.ndarray, mode: Mode, options: Certify) -> Gradients:
-    """The gradients as they are, or of all rows if a sample of them leaves too much uncertain."""
-    if options.rows != "auto" or found.noise is None or found.complete is None:
-        return found
-    return found if rows_suffice(found.noise, points, mode, options.bounds) else found.complete()
+    """The gradients as they are, or of more rows while a sample of them leaves too much uncertain."""
+    while options.rows == "auto" and found.noise is not None and found.more is not None:
+        if rows_suffice(found.noise, points, mode, options.bounds):
+            break
+        found = found.more()
+    return found
 
 
 def verdict_findings(certificate: Certificate) -> list[Finding]:

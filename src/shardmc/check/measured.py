@@ -61,12 +61,17 @@ def rows_suffice(noise: np.ndarray, points: np.ndarray, mode: Mode, bounds: Boun
 
 
 def joined_noise(found: list[Gradients]) -> np.ndarray | None:
-    """The noise of several rounds of gradients, (sampled shard, point, dim). Those of all rows have none."""
-    noisy = [each.noise for each in found if each.noise is not None]
-    if not noisy:
+    """The noise of several rounds of gradients, (sampled shard, point, dim). Those of all rows have none.
+
+    The sample of a round is the beginning of that of any later one, so shards that a round did not read have no noise.
+    """
+    if all(each.noise is None for each in found):
         return None
-    sampled = len(noisy[0])
-    every = [np.zeros((sampled, *each.values.shape)) if each.noise is None else each.noise for each in found]
+    sampled = max(len(each.noise) for each in found if each.noise is not None)
+    every = [np.zeros((sampled, *each.values.shape)) for each in found]
+    for noise, each in zip(every, found, strict=True):
+        if each.noise is not None:
+            noise[: len(each.noise)] = each.noise
     return np.concatenate(every, axis=1)
 
 

@@ -130,15 +130,17 @@ class SampledGradients:
         g(theta) = g(c) - H (theta - c) + sum_i a_i r_i(theta),    r_i(theta) = s_i(theta) - s_i(c) + C_i (theta - c)
 
     where a_i are the shares. The s_i and C_i, whose weighted sums are g and H, are those of all shards; only the r_i,
-    which are small where the posterior is close to a Gaussian, are averaged over the sample. If the sample has little
-    of the curvature H along some direction, all shards are read.
+    which are small where the posterior is close to a Gaussian, are averaged over the sample. A sample that has little
+    of the curvature H along some direction is not used: the next larger one is read, and in the end all shards.
 
     Parameters
     ----------
     shards
         All shards. Rows that every shard keeps make the r_i more alike.
     sample
-        The shards to read.
+        The shards to read, in the order in which they were chosen.
+    first
+        The number of them that are read first; the others are read if `Gradients.more` asks for them. By default all.
     curvatures
         Matrices C_i (shard, dim, dim) in the user's coordinates, if computing them takes too long. They need not be the
         exact curvatures: the sample then shows the difference as noise.
@@ -155,41 +157,44 @@ class SampledGradients:
         sample: Sequence[int],
         curvatures: np.ndarray | None = None,
         terms: ShardTerms | None = None,
+        first: int | None = None,
     ) -> None:
         self._curvatures, self._terms = curvatures, terms
         self._model, self._shards, self._engine, self._frame = model, shards, engine, mode.frame
-        self.sample = list(sample)
+        first, others = first or len(sample), set(range(shards.num_shards)) - set(sample)
+        self._order = [*sorted(sample[:first]), *sorted(sample[first:]), *sorted(others)]
+        self._sizes = sorted({first, len(sample), shards.num_shards})
+        """Of the samples, each of which is the beginning of the order."""
         self.passes = 0.0
         """How often all rows were evaluated so far."""
 
     def __call__(self, points: np.ndarray) -> Gradients:
-        if not self._tells_all:
-            rest = self._rest(points, range(self._shards.num_shards))
-            return Gradients(self._whole(points, np.tensordot(self._shards.shares, rest, axes=1)))
-        rest = self._rest(points, self.sample)
-        shares, count = self._shards.shares[self.sample], len(self.sample)
+        return self._extended(points, np.empty((0, *points.shape)))
+
+    def _extended(self, points: np.ndarray, known: np.ndarray) -> Gradients:
+        """The gradients from the next larger sample than the one whose r_i, (shard, point, dim), are known."""
+        # What an earlier round of points needed, later ones read at once: what was uncertain stays so.
+        self._sizes = [size for size in self._sizes if size > len(known)]
+        while len(self._sizes) > 1 and not self._tells_all(self._order[: self._sizes[0]]):
+            self._sizes = self._sizes[1:]
+        count = self._sizes[0]
+        sample = self._order[:count]
+        rest = np.concatenate([known, self._rest(points, sample[len(known) :])])
+        shares = self._shards.shares[sample]
         mean = np.tensordot(shares / shares.sum(), rest, axes=1)
+        if len(self._sizes) == 1:
+            return Gradients(self._whole(points, mean))
         scale = np.sqrt((1 - count / self._shards.num_shards) / (count * (count - 1)))
         apart = (rest - mean) * (shares / shares.mean())[:, None, None]
+        noise = apart @ np.linalg.inv(self._frame.basis) * scale
+        return Gradients(self._whole(points, mean), noise, lambda: self._extended(points, rest))
 
-        def complete() -> Gradients:
-            others = [i for i in range(self._shards.num_shards) if i not in set(self.sample)]
-            both = np.concatenate([rest, self._rest(points, others)])
-            return Gradients(
-                self._whole(points, np.tensordot(self._shards.shares[self.sample + others], both, axes=1))
-            )
-
-        return Gradients(
-            self._whole(points, mean), apart @ np.linalg.inv(self._frame.basis) * scale, complete
-        )
-
-    @cached_property
-    def _tells_all(self) -> bool:
-        """Whether the sample has curvature along every direction. In the frame's coordinates that of all rows is 1."""
+    def _tells_all(self, sample: Sequence[int]) -> bool:
+        """Whether a sample has curvature along every direction. In the frame's coordinates that of all rows is 1."""
         shares, curvatures = self._shards.shares, self.slopes.curvatures
-        of_sample = shares[self.sample] / shares[self.sample].sum()
+        of_sample = shares[sample] / shares[sample].sum()
         whole = np.tensordot(shares, curvatures, axes=1)
-        gap = np.tensordot(of_sample, curvatures[self.sample], axes=1) - whole
+        gap = np.tensordot(of_sample, curvatures[sample], axes=1) - whole
         return bool(np.isfinite(gap).all()) and float(np.linalg.eigvalsh((gap + gap.T) / 2)[0]) > _LEAST - 1
 
     def _u(self, points: np.ndarray) -> np.ndarray:

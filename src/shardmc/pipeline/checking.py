@@ -46,13 +46,13 @@ def score_of_blocks(job: Job, state: State) -> Score:
     if state.located is None:
         return _no_score
     mode, available = state.located.mode, state.blocks.num_shards
-    count = _num_sampled(job, state)
+    first, count = _num_sampled(job, state)
     if count < available:
         chosen = generator(job.seed, Purpose.SAMPLE_ROWS).choice(available, count, replace=False)
         shards = state.shards.for_certificate
         terms = mode.shard_terms if _are_known(state) else None
         return SampledGradients(
-            job.model, shards, mode, job.engine, sorted(map(int, chosen)), mode.shard_curvatures, terms
+            job.model, shards, mode, job.engine, chosen.tolist(), mode.shard_curvatures, terms, first
         )
     blocks = state.blocks.for_certificate
     return lambda points: Gradients(gradients(job.model, blocks, mode, points, job.engine))
@@ -67,11 +67,11 @@ def _are_known(state: State) -> bool:
     return bool(gap @ mode.curvature @ gap < _NEAR**2)
 
 
-def _num_sampled(job: Job, state: State) -> int:
-    """The number of shards that a gradient of the certificate reads first. Shards in file order are all read."""
+def _num_sampled(job: Job, state: State) -> tuple[int, int]:
+    """How many shards a gradient of the certificate reads, at first and at most. Shards in file order are all read."""
     available = state.blocks.num_shards
     if job.certify is None or (job.certify.rows == "auto" and not job.shuffled):
-        return available
+        return available, available
     return job.certify.num_shards(available)
 
 
@@ -154,7 +154,7 @@ class CheckDraws(Stage):
             count = job.draws_per_shard
             if job.combiner.pools:
                 count = pooled_count(count, state.blocks.shares)
-            sampled = _num_sampled(job, state) < state.blocks.num_shards
+            sampled = _num_sampled(job, state)[1] < state.blocks.num_shards
             blocks = (state.shards if sampled else state.blocks).for_certificate
             yield gradients_call(job.model, blocks, job.certify.stages(count)[0])
 

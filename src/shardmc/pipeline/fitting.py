@@ -133,7 +133,7 @@ def fit(
     engine
         Where shards run: `shardmc.Local()` for this machine, or `shardmc.Dask(...)`.
     check
-        Whether to certify the result. That evaluates a fifth of the rows, or all if need be, at 100 draws, or at up to
+        Whether to certify the result. That evaluates a part of the rows, or all if need be, at 100 draws, or at up to
         1,000 in hard cases.
     certify
         Effort and bounds of the certificate, `shardmc.Certify(draws=100, max_draws=1000, mean=0.1, sd=0.1)`.

@@ -25,11 +25,11 @@ import shardmc
 DIM = 14
 CHUNK = 1_000_000
 REMARKS = """
-With the default options shards gather their rows from all over the card's memory, in an order that is computed once,
-and the certificate reads a fifth of the shards; without shuffling the shards are slices of memory, and the certificate
-reads all of them. Of 10^9 rows the card is busy most of the time: with 128 evaluations of every row for the draws, with
-the gradients of the certificate, as matrix products in full float32, and with about four passes with derivatives to
-find the modes and the influential rows. Of 10^8 rows most of the time is the host's, as it does not grow with the rows:
+With the default options shards gather their rows from all over the card's memory, in an order that is computed once.
+Arrays are copied in that order as far as half of the free memory goes: of 10^9 rows the response only, of 10^8 rows all
+of them. The certificate reads 16 shards. Without shuffling the shards are slices of memory, and the certificate reads
+all of them. Of 10^9 rows the card is busy most of the time: with 128 evaluations of every row for the draws, as matrix
+products in full float32, and with three passes with derivatives to find the modes and the influential rows. Of 10^8 rows most of the time is the host's, as it does not grow with the rows:
 it looks at 1,000 chains of 14 coordinates and starts thousands of small programs. NumPyro cannot hold 10^9 rows, as it
 copies them; on 10^8 rows its chain had not begun to mix when its time was over, so a ratio of rates says little beyond
 its order of magnitude.

@@ -218,7 +218,7 @@ def _row(found: dict, truth: dict) -> list[object]:
     ]
 
 
-AIMS = {"covertype-4": (200, 1_000), "covertype-14": (3_000, 10_000)}
+AIMS = {"covertype-4": (250, 1_000), "covertype-14": (6_000, 40_000)}
 """Times NumPyro NUTS's effective draws a second, cold and warm."""
 LARGEST_KL = 0.02
 ASTRAY = 1.0

@@ -75,6 +75,21 @@ def test_shards_have_the_rows_that_a_copy_would_have(name, rows, on_accelerator)
     np.testing.assert_array_equal(np.sort(numbers), np.arange(ROWS))
 
 
+@pytest.mark.parametrize("free", [36 * ROWS, 1 << 40])
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_copies_in_order_have_the_same_rows(name, free, rows, on_accelerator, monkeypatch):
+    """Of some arrays, or of all of them: as much as fits into half of the free memory."""
+    arrays = jax.tree.map(jnp.asarray, rows)
+    without = shards_of(as_source(arrays), PARTITIONS[name])
+    monkeypatch.setattr(device_order, "_free_bytes", lambda: free)
+    blocks = as_source(arrays).split(PARTITIONS[name], 3)
+    if PARTITIONS[name].shuffle or PARTITIONS[name].stratify:
+        copied = [copy is not None for copy in blocks.order.copies]
+        assert all(copied) if free > 1 << 30 else 0 < sum(copied) < len(copied)
+    found = shards_of(as_source(arrays), PARTITIONS[name])
+    jax.tree.map(np.testing.assert_array_equal, found, without)
+
+
 def test_another_seed_gives_other_shards(rows, on_accelerator):
     source = as_source(jax.tree.map(jnp.asarray, rows))
     first, second = (shards_of(source, Partition(7), seed)[0][0]["row"] for seed in (3, 4))
@@ -87,7 +102,9 @@ def test_no_array_is_copied(rows, on_accelerator):
     assert blocks.rows["x"] is arrays["x"]
 
 
-def test_kept_rows_are_the_shards_own(rows, on_accelerator):
+@pytest.mark.parametrize("free", [0, 36 * ROWS, 1 << 40])
+def test_kept_rows_are_the_shards_own(rows, free, on_accelerator, monkeypatch):
+    monkeypatch.setattr(device_order, "_free_bytes", lambda: free)
     blocks = as_source(jax.tree.map(jnp.asarray, rows)).split(Partition(7), 3)
     kept = blocks.keep([np.array([0, 5])] + [np.array([2])] * 6)
     ((_, batch),) = kept.batches([0], 1)
@@ -99,7 +116,9 @@ def test_kept_rows_are_the_shards_own(rows, on_accelerator):
 
 
 @pytest.mark.slow
-def test_packed_rows_are_the_gathered_ones(rows, on_accelerator):
+@pytest.mark.parametrize("free", [0, 36 * ROWS, 1 << 40])
+def test_packed_rows_are_the_gathered_ones(rows, free, on_accelerator, monkeypatch):
+    monkeypatch.setattr(device_order, "_free_bytes", lambda: free)
     blocks = as_source(jax.tree.map(jnp.asarray, rows)).split(Partition(7), 3)
     for _, batch in blocks.batches(range(7), 4):
         packed = batch.packed()

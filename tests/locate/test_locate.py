@@ -13,6 +13,7 @@ from shardmc.errors import ModelError
 from shardmc.locate import DECREMENT, SampledGradients, gradients, influential, locate, locate_shards
 from shardmc.locate.ascent import Ascent
 from shardmc.locate.leverage import RowLeverage, _highest
+from shardmc.locate.newton import mode_after_one_step
 from shardmc.locate.shard_modes import _Damped
 from shardmc.locate.terms import Evaluator
 from shardmc.model import Model
@@ -205,6 +206,36 @@ def test_a_first_step_with_the_curvature_of_a_sample_leads_to_the_mode(curvature
     gap = mode.theta - right.theta
     assert np.sqrt(gap @ right.curvature @ gap) < 2 * DECREMENT
     np.testing.assert_allclose(mode.curvature, right.curvature, rtol=2e-3, atol=0.5)
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "far", "enough"), [(100, 0.7, True), (4, 0.7, True), (100, 2.0, False), (100, 20.0, False)]
+)
+def test_one_step_and_a_sample_of_the_shards_lead_to_the_mode(num_shards, far, enough):
+    """As for very many rows. From far away third derivatives add too much, and the climb goes on."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(200_000, 2)).astype(np.float32)
+    y = (rng.random(200_000) < 1 / (1 + np.exp(-x @ [1.0, -2.0]))).astype(np.float32)
+    model = Model(
+        lambda p, rows: rows[1] * (rows[0] @ p["b"]) - jnp.logaddexp(0, rows[0] @ p["b"]), None, {"b": 2}
+    )
+    blocks, engine = as_source((x, y)).split(Partition(num_shards), 0), Local()
+    right = locate(model, blocks, engine)
+    near = Frame(right.theta + right.frame.basis @ [far, -far], 1.1 * right.frame.basis)
+    evaluate = Evaluator(model, blocks, engine)
+    ascent = Ascent(evaluate, None, near, whitened=True)
+    mode = mode_after_one_step(ascent)
+    assert (mode is not None) == enough
+    if mode is None:
+        return
+    gaps = [found.theta - right.theta for found in (mode, ascent.mode())]
+    here, without = (np.sqrt(gap @ right.curvature @ gap) for gap in gaps)
+    assert here < mode.decrement + right.decrement + 5e-4  # rounding in single precision
+    assert mode.decrement < DECREMENT
+    np.testing.assert_allclose(mode.curvature, right.curvature, rtol=0.01, atol=0.01 * right.curvature.max())
+    assert mode.passes == pytest.approx(1 + min(16, num_shards) / num_shards)
+    # Control: the step itself, without what the sample adds, ends farther away.
+    assert without > 3 * here
 
 
 def test_leverage_is_the_hat_matrix_diagonal_for_a_gaussian_regression():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
@@ -26,7 +27,7 @@ from shardmc.data.columns import (
     refuse_repeated,
     shapes_of,
 )
-from shardmc.data.device_order import find_strata_on_device, random_order, stratified_order
+from shardmc.data.device_order import find_strata_on_device, random_order, stratified_order, with_copies
 from shardmc.data.gathered import GatheredBlocks, GatherPlan, InPlace, OrderSink
 from shardmc.data.memory import Limits
 from shardmc.data.partition import MemorySink, Partitioner, refuse_negative, refuse_zero, resolve
@@ -213,7 +214,12 @@ class ArraySource(Source):
         elif sizes[-1] < sizes.max():  # no slice may pass the end of the arrays
             sizes = np.sort(sizes)
         rows = self._assemble([leaf.astype(column.dtype) for column, leaf in leaves.items()])
-        return ArrayBlocks(rows, weights, sizes, np.cumsum(sizes) - sizes, order=order)
+        blocks = ArrayBlocks(rows, weights, sizes, np.cumsum(sizes) - sizes, order=order)
+        if order is None:
+            return blocks
+        # No slice of a copy may pass its end.
+        length = int(blocks.starts.max()) + blocks.slots
+        return replace(blocks, order=with_copies(order, jax.tree.leaves((rows, weights)), length))
 
     def _given(self, option: str, given: Any) -> Any:
         """The array of weights or strata, which may be a column's."""

@@ -55,19 +55,20 @@ class Batch:
 
     def own(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
         """Own rows of the batch's i-th shard and their weights, (capacity, ...) and (capacity,)."""
-        take = self._taker(self.starts[i])
-        rows = jax.tree.map(lambda a: wide(take(a)), self.rows)
+        rows, of_rows = self._taken(self.starts[i])
         weights = jnp.where(jnp.arange(self.capacity) < self.sizes[i], self.factors[i], 0)
-        if self.row_weights is not None:
-            weights = weights * take(self.row_weights)
-        return rows, weights
+        if of_rows is not None:
+            weights = weights * of_rows
+        return jax.tree.map(wide, rows), weights
 
-    def _taker(self, start: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        """What takes the entries of a shard from a flat array."""
+    def _taken(self, start: Any) -> tuple[Rows, jax.Array | None]:
+        """The entries of a shard in the flat arrays of rows and weights."""
+        arrays, structure = jax.tree.flatten((self.rows, self.row_weights))
         if self.order is None:
-            return lambda array: lax.dynamic_slice_in_dim(array, start, self.capacity)
-        rows = self.order.rows_at(start + jnp.arange(self.capacity, dtype=jnp.int32))
-        return lambda array: array.at[rows].get(mode="promise_in_bounds")
+            taken = [lax.dynamic_slice_in_dim(array, start, self.capacity) for array in arrays]
+        else:
+            taken = self.order.take(arrays, start, self.capacity)
+        return jax.tree.unflatten(structure, taken)
 
     def take(self, i: jax.Array | int) -> tuple[Rows, jax.Array]:
         """Rows and weights of the batch's i-th shard: its own, then the kept rows. Own rows that are kept weigh 0."""
@@ -84,11 +85,10 @@ class Batch:
     def packed(self) -> Batch:
         """The same shards in arrays with only their slices, and one more row, to be sent to another process."""
 
-        def pack(array: Any) -> np.ndarray:
-            parts = [np.asarray(self._taker(start)(array)) for start in jnp.asarray(self.starts)]
-            return np.concatenate([*parts, parts[-1][-1:]])
+        def joined(*parts: jax.Array) -> np.ndarray:
+            return np.concatenate([*map(np.asarray, parts), parts[-1][-1:]])
 
-        rows, weights = jax.tree.map(pack, (self.rows, self.row_weights))
+        rows, weights = jax.tree.map(joined, *(self._taken(start) for start in jnp.asarray(self.starts)))
         starts = (np.arange(self.num_shards) * self.capacity).astype(np.int32)
         return replace(self, rows=rows, row_weights=weights, starts=starts, order=None)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -49,6 +51,11 @@ class KeyedOrder:
         )
         return index.astype(jnp.int32)
 
+    def take(self, arrays: Sequence[jax.Array], start: jax.Array, count: int) -> list[jax.Array]:
+        """The entries (count, ...) of flat arrays that lie one after another in this order."""
+        rows = self.rows_at(start + jnp.arange(count, dtype=jnp.int32))
+        return [_gathered(array, rows) for array in arrays]
+
     def _back(self, index: jax.Array) -> jax.Array:
         high_bits, low_bits = self.halves
         high, low = index >> low_bits, index & jnp.asarray((1 << low_bits) - 1, jnp.uint32)
@@ -58,6 +65,10 @@ class KeyedOrder:
             else:
                 high ^= _hash(low, self.keys[number]) >> (32 - high_bits)
         return high << low_bits | low
+
+
+def _gathered(array: jax.Array, rows: jax.Array) -> jax.Array:
+    return array.at[rows].get(mode="promise_in_bounds")
 
 
 def _hash(half: jax.Array, key: jax.Array) -> jax.Array:
@@ -73,13 +84,46 @@ class ListedOrder:
     """An order that is a list of row numbers: four bytes for each row."""
 
     rows: jax.Array  # (num_rows,) int32
+    copies: tuple[jax.Array | None, ...] = ()
+    """Copies, in this order, of some of the arrays that are taken. Reading them is faster than gathering entries from
+    all over the memory, above all if an entry is a single number."""
 
     def rows_at(self, positions: jax.Array) -> jax.Array:
         return self.rows.at[positions].get(mode="clip")
 
+    def take(self, arrays: Sequence[jax.Array], start: jax.Array, count: int) -> list[jax.Array]:
+        """As for a `KeyedOrder`."""
+        rows = self.rows_at(start + jnp.arange(count, dtype=jnp.int32))
+        copies = self.copies or (None,) * len(arrays)
+        return [
+            _gathered(array, rows) if copy is None else lax.dynamic_slice_in_dim(copy, start, count)
+            for array, copy in zip(arrays, copies, strict=True)
+        ]
+
 
 RowOrder = KeyedOrder | ListedOrder
 """rows_at(positions): the numbers of the rows at these positions of the shards, laid one after another."""
+
+
+def with_copies(order: RowOrder, arrays: Sequence[jax.Array], length: int) -> RowOrder:
+    """The order with copies of arrays, those with the least bytes first, as far as half of the free memory goes.
+
+    A copy has `length` entries, at least as many as the array: the last one is repeated.
+    """
+    copies: list[jax.Array | None] = [None] * len(arrays)
+    room = _free_bytes() / 2
+    for i in sorted(range(len(arrays)), key=lambda i: arrays[i].nbytes):
+        room -= arrays[i].nbytes / len(arrays[i]) * length
+        if room < 0 or not isinstance(order, ListedOrder):
+            return order
+        copies[i] = _copied(order, arrays[i], length)
+        order = ListedOrder(order.rows, tuple(copies))
+    return order
+
+
+@partial(jit, static_argnums=2)
+def _copied(order: ListedOrder, array: jax.Array, length: int) -> jax.Array:
+    return _gathered(array, order.rows_at(jnp.arange(length, dtype=jnp.int32)))
 
 
 def random_order(num_rows: int, seed: int) -> RowOrder:

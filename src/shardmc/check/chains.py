@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -12,6 +11,7 @@ import numpy as np
 from shardmc.check import special
 from shardmc.check.check import Check, Evidence, Outcome
 from shardmc.check.mixing import effective_size, split_r_hat
+from shardmc.programs.threads import each
 from shardmc.types import Finding
 
 _FEWEST_DRAWS = 8
@@ -74,8 +74,7 @@ def diagnose(
             ess[some] = np.minimum(effective_size(series), most)
             r_hat[some] = split_r_hat(series)
 
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="shardmc-chains") as threads:
-            list(threads.map(look, [group[i : i + _TOGETHER] for i in range(0, len(group), _TOGETHER)]))
+        each(look, [group[i : i + _TOGETHER] for i in range(0, len(group), _TOGETHER)], _THREADS)
         limit[group] = _r_hat_limit(shape[0], shape[1], np.median(ess[group], axis=0) / most, len(chains))
     found = [
         *_divergences(divergences),

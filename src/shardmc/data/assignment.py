@@ -10,8 +10,8 @@ from typing import final
 
 import numpy as np
 
-from shardmc.data.parallel import in_parts
 from shardmc.errors import DataError, OptionError
+from shardmc.programs.threads import in_parts
 
 _TABLE = 1024  # up to this many rows the permutation is a table, uniform over all permutations
 _ROUNDS = 8

@@ -14,9 +14,9 @@ from shardmc.data.batch import flat_length
 from shardmc.data.blocks import ArrayBlocks, ReadBlocks
 from shardmc.data.columns import Column, float_type
 from shardmc.data.memory import MEMORY, free_memory, shards_at_a_time
-from shardmc.data.parallel import in_parts
 from shardmc.data.partition import Placement, Sink, refuse_rows, write_in_memory
 from shardmc.data.source import Partition
+from shardmc.programs.threads import in_parts
 
 _AT_ONCE = 1 << 13
 """Rows that are gathered before they are cast: few enough for the cache."""

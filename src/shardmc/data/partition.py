@@ -13,9 +13,9 @@ import numpy as np
 from shardmc.data.assignment import Assignment, Strata, find_strata, shard_sizes, shard_starts
 from shardmc.data.batch import flat_length
 from shardmc.data.columns import Column, ColumnCheck, InternalKey, float_type, raise_unusable
-from shardmc.data.parallel import in_parts
 from shardmc.data.source import Partition
 from shardmc.errors import DataError, OptionError, unknown
+from shardmc.programs.threads import in_parts
 
 PIECE_BYTES = 1 << 24
 """Rows are read in pieces of about this size, so that temporary arrays stay small."""

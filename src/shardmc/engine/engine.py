@@ -64,8 +64,9 @@ def by_shard(
     shards: Sequence[int], stacked: T, on_done: Callable[[int], None] | None
 ) -> Iterator[tuple[int, T]]:
     """Yield (shard, result) from results stacked along a first axis; `on_done` is called after each."""
+    leaves, structure = jax.tree.flatten(stacked)
     for position, shard in enumerate(shards):
-        yield shard, jax.tree.map(lambda a, p=position: a[p], stacked)
+        yield shard, jax.tree.unflatten(structure, [leaf[position] for leaf in leaves])
         if on_done is not None:
             on_done(shard)
 

@@ -16,12 +16,12 @@ from jax import lax
 from shardmc.data.batch import Blocks
 from shardmc.data.grouped import cells_of, points_together
 from shardmc.engine import Engine, ProgramCall, in_order
-from shardmc.engine.threads import aside
 from shardmc.locate.terms import SubposteriorTerms, shard_slopes
 from shardmc.model import Model
 from shardmc.model.precision import Precision
 from shardmc.model.shared import joined, with_shared
 from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
+from shardmc.programs.threads import aside
 from shardmc.target import DeviceFrame
 from shardmc.types import Frame, Gradients, Mode, Rows, ShardTerms
 

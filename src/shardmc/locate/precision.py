@@ -14,7 +14,6 @@ import numpy as np
 from shardmc.data.batch import Batch, Blocks
 from shardmc.data.grouped import GroupedBlocks, GroupedRows
 from shardmc.engine import Engine
-from shardmc.engine.threads import aside
 from shardmc.errors import unknown
 from shardmc.locate.newton import Start, near_mode
 from shardmc.locate.terms import row_scores
@@ -22,6 +21,7 @@ from shardmc.model import Model
 from shardmc.model.precision import Precision, double_precision
 from shardmc.model.shared import joined, with_shared
 from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
+from shardmc.programs.threads import aside
 from shardmc.target import DeviceFrame
 from shardmc.types import Frame, Rows
 

@@ -7,6 +7,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, final
 
 import jax
@@ -14,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
+from shardmc.model.faster import logarithms, products
 from shardmc.model.model import Density, Model
 from shardmc.model.precision import type_of
-from shardmc.model.steps import needed, run_open, run_step
+from shardmc.model.steps import needed, no_other, run_open, without_calls
 from shardmc.model.traced import exact_hash, hash_program
 from shardmc.programs.kept import watched
 from shardmc.programs.process import TRACING
@@ -219,7 +221,7 @@ class _Form:
         # In the precision in which programs are traced. A new function, because JAX keeps what it traced for a function
         # as long as the function lives.
         with TRACING, jax.default_matmul_precision("highest"):
-            closed = jax.make_jaxpr(lambda *args: function(*args))(*args)
+            closed = without_calls(jax.make_jaxpr(lambda *args: function(*args))(*args))
         opened = jax.make_jaxpr(lambda numbers, args: _fill(closed, numbers, args))(
             _numbers(closed), jax.tree.leaves(args)
         )
@@ -280,47 +282,13 @@ def _fill(closed: ClosedJaxpr, numbers: Numbers, args: Sequence[Any]) -> list[An
             for place, atom in enumerate(atoms)
         ]
 
-    turned = _turned(closed) if jax.default_backend() == "cpu" else ()
+    on_cpu = jax.default_backend() == "cpu"
+    ways = logarithms if on_cpu else no_other
+    other = {**products(closed.jaxpr), **logarithms(closed.jaxpr)} if on_cpu else {}
     for number, step in _steps(closed):
-        run = _parameters_first if number in turned else run_open
+        run = other.get(number, partial(run_open, ways=ways))
         values.update(zip(step.outvars, run(step, read(step.invars, number)), strict=True))
     return read(closed.jaxpr.outvars)
-
-
-def _turned(closed: ClosedJaxpr) -> set[int]:
-    """The steps that multiply a matrix of rows by a vector of parameters."""
-    of_theta, found = set(closed.jaxpr.invars[:1]), set()
-    for number, step in enumerate(closed.jaxpr.eqns):
-        depends = [not isinstance(atom, Literal) and atom in of_theta for atom in step.invars]
-        if any(depends):
-            of_theta.update(step.outvars)
-        if step.primitive.name == "dot_general" and depends == [False, True]:
-            (_, summed), batched = step.params["dimension_numbers"]
-            if not batched[0] and len(summed) == len(jnp.shape(step.invars[1].aval)):
-                found.add(number)
-    return found
-
-
-def _parameters_first(step: JaxprEqn, values: Sequence[Any]) -> list[jax.Array]:
-    """The same product with its factors exchanged, where no derivative is taken.
-
-    At many points, results are then stored point by point, in the order in which they are summed over rows. In the
-    other order a CPU takes longer for values, but less for derivatives.
-    """
-    (of_rows, of_theta), batched = step.params["dimension_numbers"]
-    precision = step.params["precision"]
-    precision = precision[::-1] if isinstance(precision, tuple) else precision
-    params = {**step.params, "dimension_numbers": ((of_theta, of_rows), batched), "precision": precision}
-
-    @jax.custom_jvp
-    def product(theta: Any) -> jax.Array:
-        return step.primitive.bind(theta, values[0], **params)
-
-    @product.defjvp
-    def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[jax.Array, jax.Array]:
-        return jax.jvp(lambda theta: run_step(step, [values[0], theta])[0], primals, tangents)
-
-    return [product(values[1])]
 
 
 def _equal(one: Numbers, two: Numbers) -> bool:

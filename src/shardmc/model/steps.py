@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -34,31 +35,78 @@ def run_step(step: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
     return result if step.primitive.multiple_results else [result]
 
 
-def run_open(step: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+Run = Callable[[JaxprEqn, Sequence[Any]], Sequence[Any]]
+"""run(step, values): the results of a step."""
+Ways = Callable[[Jaxpr], Mapping[int, Run]]
+"""ways(program): other ways to run some of its steps, by their places."""
+
+
+def no_other(program: Jaxpr) -> Mapping[int, Run]:
+    return {}
+
+
+def run_open(step: JaxprEqn, values: Sequence[Any], ways: Ways = no_other) -> Sequence[Any]:
     """The same; a call of a compiled function of a few steps, such as `jnp.where`, is replaced by these steps.
 
     XLA does that anyway. JAX differentiates, batches and writes down every call as a program of its own, which takes
     longer than the steps do.
     """
     inner = _short(step)
-    if inner is None:
-        return run_step(step, values)
-    known: dict[Any, Any] = dict(zip(inner.invars, values, strict=True))
+    return run_step(step, values) if inner is None else run_program(inner, values, ways)
+
+
+def run_program(program: Jaxpr, values: Sequence[Any], ways: Ways = no_other) -> list[Any]:
+    """The results of a program, step by step. The values of its own arrays come before those of its inputs."""
+    known: dict[Any, Any] = dict(zip([*program.constvars, *program.invars], values, strict=True))
+    other = ways(program)
 
     def read(atoms: Sequence[Any]) -> list[Any]:
         return [atom.val if isinstance(atom, Literal) else known[atom] for atom in atoms]
 
-    for each in inner.eqns:
-        known.update(zip(each.outvars, run_open(each, read(each.invars)), strict=True))
-    return read(inner.outvars)
+    for place, step in enumerate(program.eqns):
+        run = other.get(place, partial(run_open, ways=ways))
+        known.update(zip(step.outvars, run(step, read(step.invars)), strict=True))
+    return read(program.outvars)
+
+
+def without_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program with the steps of its calls of compiled functions, such as a whole likelihood, in their place.
+
+    So what is found among the steps of a program is found there, too. If all calls are of a few steps without products,
+    the program is returned as it is: these are opened when they are run.
+    """
+    called = [inner for step in closed.jaxpr.eqns if (inner := _callee(step)) is not None]
+    if all(len(c.eqns) <= _FEW and all(s.primitive.name != "dot_general" for s in c.eqns) for c in called):
+        return closed
+
+    def run(*args: Any) -> list[Any]:
+        return run_program(closed.jaxpr, [*closed.consts, *args], _openings)
+
+    return without_calls(jax.make_jaxpr(run)(*closed.in_avals))
+
+
+def _openings(program: Jaxpr) -> Mapping[int, Run]:
+    """How to open all calls of a program, whatever their length."""
+    callees = {place: _callee(step) for place, step in enumerate(program.eqns)}
+    return {
+        place: lambda step, values, inner=inner: run_program(inner, values)
+        for place, inner in callees.items()
+        if inner is not None
+    }
 
 
 def _short(step: JaxprEqn) -> Jaxpr | None:
-    """The program of a call, if it has a few steps, no arrays and no device of its own."""
+    """The program of a call, if it has a few steps."""
+    inner = _callee(step)
+    return inner if inner is not None and len(inner.eqns) <= _FEW else None
+
+
+def _callee(step: JaxprEqn) -> Jaxpr | None:
+    """The program of a call, if it has no arrays and no device of its own."""
     inner = step.params.get("jaxpr")
     if step.primitive.name not in _CALLS or not isinstance(inner, ClosedJaxpr) or inner.consts:
         return None
     placed = (*step.params.get("in_shardings", ()), *step.params.get("out_shardings", ()))
     if any(isinstance(place, jax.sharding.Sharding) for place in placed):
         return None
-    return inner.jaxpr if len(inner.jaxpr.eqns) <= _FEW else None
+    return inner.jaxpr

@@ -147,7 +147,7 @@ class _Programs:
 _RULE = "jvp_jaxpr_fun"
 """The parameter of a step with a derivative of its own. The traced derivative shows what it is."""
 _OF_JAX = str(Path(jax.__file__).parent)
-_OF_PRODUCTS = str(Path(__file__).with_name("shared.py"))
+_OF_FASTER = str(Path(__file__).with_name("faster.py"))
 _MADE_FROM_OTHERS = str(Path(_OF_JAX, "_src", "custom_derivatives.py"))
 
 
@@ -199,7 +199,7 @@ def _rules(program: Jaxpr) -> Iterator[Any]:
 
 
 def _known_rule(rule: Any) -> str | None:
-    """Name of a derivative that JAX has for a function of its own, or that of a product; None for others'.
+    """Name of a derivative that JAX has for a function of its own, or `model/faster.py`; None for others'.
 
     The version of JAX and the files of this package say what these are. Tracing them takes long. The name and the file
     are those that JAX reports, so a function that claims to be one of JAX's, by `functools.wraps`, is believed.
@@ -207,7 +207,7 @@ def _known_rule(rule: Any) -> str | None:
     name, _, where = str(getattr(getattr(rule, "debug_info", None), "func_src_info", "")).partition(" at ")
     file = where.rpartition(":")[0]
     of_jax = file.startswith(_OF_JAX) and file != _MADE_FROM_OTHERS
-    return name if of_jax or file == _OF_PRODUCTS else None
+    return name if of_jax or file == _OF_FASTER else None
 
 
 def _programs_in(value: Any) -> list[Jaxpr]:

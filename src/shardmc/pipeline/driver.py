@@ -17,13 +17,13 @@ from shardmc.data import Source
 from shardmc.data.grouped import GroupedBlocks
 from shardmc.data.memory import give_back
 from shardmc.engine import Engine
-from shardmc.engine.threads import aside
 from shardmc.guards.limits import memory_explained
 from shardmc.model import Model
 from shardmc.model.precision import Precision
 from shardmc.pipeline.stage import Job, Stage, State, known
 from shardmc.posterior import Plan, Posterior
 from shardmc.programs.compiled import refuse_after_fork
+from shardmc.programs.threads import aside
 from shardmc.sample import ShardChains
 from shardmc.store.records import Manifest, package_versions
 from shardmc.types import Progress

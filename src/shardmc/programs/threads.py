@@ -8,19 +8,32 @@ import os
 import signal
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
+from functools import partial
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from typing import Any, TypeVar, final
+
+import numpy as np
 
 T = TypeVar("T")
 
 _Call = tuple[Future[Any], Callable[[], Any]]
+_Calls = SimpleQueue[_Call | None]
+"""Calls to run one after another. None ends them."""
 
 _running: set[Future[Any]] = set()
 _ending = False
 _lock = Lock()
+
+_idle: list[SimpleQueue[tuple[_Calls, str]]] = []
+"""Threads that wait for work, each by the queue from which it takes its next calls and their name. Starting a thread
+waits until it runs, which takes a millisecond while others compute. A fit would start a hundred."""
+_MOST_IDLE = 16
+_LEAST_ENTRIES = 1 << 17
+"""Entries of an array from which threads are worth their while."""
+_MOST_PARTS = 4
 
 
 @final
@@ -39,7 +52,7 @@ class Threads:
     """
 
     def __init__(self, count: int, name: str) -> None:
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: _Calls = SimpleQueue()
         self._count, self._name = count, name
         self._started = 0
 
@@ -49,7 +62,7 @@ class Threads:
         self._calls.put((call, function))
         if self._started < self._count:
             self._started += 1
-            Thread(target=_work, args=(self._calls,), name=self._name, daemon=True).start()
+            _start(self._calls, self._name)
         return call
 
     def close(self, *, cancel: bool = True) -> None:
@@ -70,7 +83,60 @@ def aside(function: Callable[[], T], name: str) -> Future[T]:
     return call
 
 
-def _work(calls: SimpleQueue[_Call | None]) -> None:
+def each(function: Callable[[T], None], items: Iterable[T], threads: int) -> None:
+    """Call a function of every item, in this thread and in others, and wait for all. Raises the first error."""
+    pool = Threads(threads - 1, "shardmc-each")
+    first, *others = items
+    calls = [pool.submit(partial(function, item)) for item in others] if threads > 1 else []
+    try:
+        function(first)
+        for item in others[len(calls) :]:
+            function(item)
+    finally:
+        wait(calls)
+        pool.close()
+    for call in calls:
+        call.result()
+
+
+def in_parts(function: Callable[[slice], None], parts: int, entries: int) -> None:
+    """Call a function of slices that together are 0, ..., parts - 1, in a few threads if there are many entries.
+
+    >>> squares = np.empty(5)
+    >>> in_parts(lambda part: squares.__setitem__(part, np.arange(5)[part] ** 2), 5, entries=1_000_000)
+    >>> squares
+    array([ 0.,  1.,  4.,  9., 16.])
+    """
+    threads = min(_MOST_PARTS, os.cpu_count() or 1, parts)
+    if entries < _LEAST_ENTRIES or threads < 2:
+        function(slice(0, parts))
+        return
+    edges = np.linspace(0, parts, threads + 1).astype(int).tolist()
+    each(function, [slice(edges[k], edges[k + 1]) for k in range(threads)], threads)
+
+
+def _start(calls: _Calls, name: str) -> None:
+    """Run calls in a thread that waits for work, or else in a new one."""
+    with _lock:
+        work = _idle.pop() if _idle else None
+    if work is None:
+        work = SimpleQueue()
+        Thread(target=_serve, args=(work,), daemon=True).start()
+    work.put((calls, name))
+
+
+def _serve(work: SimpleQueue[tuple[_Calls, str]]) -> None:
+    while True:
+        calls, current_thread().name = work.get()
+        _run(calls)
+        del calls
+        with _lock:
+            if len(_idle) >= _MOST_IDLE:
+                return
+            _idle.append(work)
+
+
+def _run(calls: _Calls) -> None:
     while (following := calls.get()) is not None:
         call, function = following
         with _lock:
@@ -86,6 +152,17 @@ def _work(calls: SimpleQueue[_Call | None]) -> None:
             del result
         _running.discard(call)
         del call, function, following  # what they hold is not needed while this thread waits
+
+
+def _forget() -> None:
+    """In a forked process: its threads are those of the other one."""
+    global _lock
+    _lock = Lock()
+    _idle.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 @atexit.register

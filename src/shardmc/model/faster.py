@@ -1,0 +1,171 @@
+"""Steps of a model for which a CPU has a faster way than XLA's: products with parameters, and log(1 + x)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
+
+from shardmc.model.steps import Run, run_program, run_step
+
+
+def products(program: Jaxpr) -> Mapping[int, Run]:
+    """The steps of a function of theta (and rows) that multiply a matrix of rows by a vector of parameters.
+
+    At many points, results are then stored point by point, in the order in which they are summed over rows. In the
+    other order a CPU takes longer for values, but less for derivatives.
+    """
+    of_theta, found = set(program.invars[:1]), {}
+    for place, step in enumerate(program.eqns):
+        depends = [not isinstance(atom, Literal) and atom in of_theta for atom in step.invars]
+        if any(depends):
+            of_theta.update(step.outvars)
+        if step.primitive.name == "dot_general" and depends == [False, True]:
+            (_, summed), batched = step.params["dimension_numbers"]
+            if not batched[0] and len(summed) == len(jnp.shape(step.invars[1].aval)):
+                found[place] = _parameters_first
+    return found
+
+
+def _parameters_first(step: JaxprEqn, values: Sequence[Any]) -> list[jax.Array]:
+    """The same product with its factors exchanged, where no derivative is taken."""
+    (of_rows, of_theta), batched = step.params["dimension_numbers"]
+    precision = step.params["precision"]
+    precision = precision[::-1] if isinstance(precision, tuple) else precision
+    params = {**step.params, "dimension_numbers": ((of_theta, of_rows), batched), "precision": precision}
+
+    @jax.custom_jvp
+    def product(theta: Any) -> jax.Array:
+        return step.primitive.bind(theta, values[0], **params)
+
+    @product.defjvp
+    def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[jax.Array, jax.Array]:
+        return jax.jvp(lambda theta: run_step(step, [values[0], theta])[0], primals, tangents)
+
+    return [product(values[1])]
+
+
+def logarithms(program: Jaxpr) -> Mapping[int, Run]:
+    """The steps of a program that compute log(1 + x) of many numbers in single precision.
+
+    XLA evaluates a quotient of two polynomials and a logarithm for every number, and then chooses. Here there is one
+    polynomial, without a logarithm if x is exp(-|a|), as in log(1 + exp(a)). Errors are smaller than XLA's.
+    """
+    found: dict[int, Run] = {}
+    for place, step in enumerate(program.eqns):
+        if step.primitive.name == "log1p" and _are_many(step.invars[0]):
+            found[place] = partial(_computed_by, log1p_of_part if _is_part(program, step) else log1p)
+        elif step.primitive.name == "custom_jvp_call":
+            inner = step.params["call_jaxpr"].jaxpr
+            if any(each.primitive.name == "log1p" and _is_part(inner, each) for each in inner.eqns):
+                found[place] = _with_its_derivative  # JAX's `logaddexp`
+    return found
+
+
+def _are_many(atom: Any) -> bool:
+    return atom.aval.shape != () and atom.aval.dtype == np.float32
+
+
+def _is_part(program: Jaxpr, step: JaxprEqn) -> bool:
+    """Whether a step's operand is exp(-|a|)."""
+    made_by = {id(variable): each for each in program.eqns for variable in each.outvars}
+    for name in ("exp", "neg", "abs"):
+        before = made_by.get(id(step.invars[0]))
+        if before is None or before.primitive.name != name:
+            return False
+        step = before
+    return _are_many(step.invars[0])
+
+
+def _computed_by(
+    function: Callable[[Any], jax.Array], step: JaxprEqn, values: Sequence[Any]
+) -> list[jax.Array]:
+    return [function(*values)]
+
+
+def _with_its_derivative(step: JaxprEqn, values: Sequence[Any]) -> list[jax.Array]:
+    """A function that has a derivative of its own: faster where no derivative is taken."""
+    program = step.params["call_jaxpr"].jaxpr
+
+    @jax.custom_jvp
+    def function(*values: Any) -> list[jax.Array]:
+        return run_program(program, values, logarithms)
+
+    @function.defjvp
+    def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+        return jax.jvp(lambda *values: list(run_step(step, values)), primals, tangents)
+
+    return function(*values)
+
+
+# Polynomials of log(1 + x) / x, lowest power first: Chebyshev interpolation on [0, 1] and on [-1/4, 1/2].
+_OF_PART = (
+    *(1.0, -0.4999998, 0.33332497, -0.24986497, 0.1988582, -0.16087623),
+    *(0.12377996, -0.081880406, 0.041006573, -0.013187827, 0.0019866966),
+)
+_NEAR_ZERO = (
+    *(1.0, -0.49999997, 0.3333335, -0.25000307, 0.19999298, -0.16651577),
+    *(0.14277673, -0.12765884, 0.117287934, -0.09004595, 0.036287867),
+)
+_FOUR, _THREE_QUARTERS, _EXPONENT = np.float32([4, 0.75, -np.inf]).view(np.int32)
+"""Bits of 4 and of 3/4, and a mask of sign and exponent."""
+
+
+@jax.custom_jvp
+def log1p_of_part(x: jax.Array) -> jax.Array:
+    """log(1 + x) for 0 <= x <= 1, in single precision.
+
+    >>> float(log1p_of_part(jnp.float32(1e-9))), round(float(log1p_of_part(jnp.float32(1))), 6)
+    (9.999999717180685e-10, 0.693147)
+    """
+    return x * _polynomial(_OF_PART, x)
+
+
+@jax.custom_jvp
+def log1p(x: jax.Array) -> jax.Array:
+    """log(1 + x) in single precision.
+
+    With 2^k next to 1 + x, it is k log 2 + log(1 + r), where r = (1 + x) / 2^k - 1 is between -1/4 and 1/2. Computed as
+    x / 2^k + (1 / 2^k - 1), r has the digits of x that 1 + x has not.
+
+    >>> log1p(jnp.float32([-1, 1e-9, 1, jnp.inf])).tolist()
+    [-inf, 9.999999717180685e-10, 0.6931471824645996, inf]
+    """
+    exponent = (_bits(1 + x) - _THREE_QUARTERS) & _EXPONENT
+    rest = _number(_bits(x) - exponent) + (
+        0.25 * _number(_FOUR - exponent) - 1
+    )  # 1 / 2^k may be too small a number
+    value = exponent.astype(jnp.float32) * np.float32(np.log(2) / 2**23) + rest * _polynomial(
+        _NEAR_ZERO, rest
+    )
+    value = jnp.where(x < np.inf, value, x)
+    return jnp.where(x > -1, value, jnp.where(x == -1, -np.float32(np.inf), np.float32(np.nan)))
+
+
+for function in (log1p_of_part, log1p):
+
+    @function.defjvp
+    def _(primals: tuple[Any], tangents: tuple[Any], function: Any = function) -> tuple[jax.Array, jax.Array]:
+        (x,), (change,) = primals, tangents
+        return function(x), change / (1 + x)
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(x, jnp.int32)
+
+
+def _number(bits: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def _polynomial(coefficients: Sequence[float], x: jax.Array) -> jax.Array:
+    value = jnp.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        value = value * x + np.float32(coefficient)
+    return value

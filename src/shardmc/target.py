@@ -98,6 +98,10 @@ class Target(Generic[D]):
         density = self.power * (gain + prior_gain)
         return density if volume is None else density + volume
 
+    def prior_gain(self, u: jax.Array) -> jax.Array:
+        """Log prior at one point u (dim,) of the frame, relative to the centre."""
+        return self.model.log_prior(self.frame.to_theta(u)) - self.model.log_prior(self.frame.center)
+
     def log_densities(self, u: jax.Array) -> jax.Array:
         """Log densities at many points (point, dim): matrix computations over blocks of rows and points."""
         if isinstance(self.rows, GroupedRows):

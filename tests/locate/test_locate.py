@@ -12,7 +12,7 @@ from shardmc.engine import Local
 from shardmc.errors import ModelError
 from shardmc.locate import DECREMENT, SampledGradients, gradients, influential, locate, locate_shards
 from shardmc.locate.ascent import Ascent
-from shardmc.locate.leverage import RowLeverage, _highest
+from shardmc.locate.leverage import InfluentialRows, RowLeverage, _highest, _task
 from shardmc.locate.newton import mode_after_one_step
 from shardmc.locate.shard_modes import _Damped
 from shardmc.locate.terms import Evaluator
@@ -269,10 +269,29 @@ def test_the_highest_values_of_short_and_long_arrays(length, count):
     values = np.zeros(length, np.float32)
     values[rng.choice(length, count, replace=False)] = rng.random(count) + 0.5
     values[-1] = 2.0 if count else 0.0
-    positions, highest = (np.asarray(found) for found in _highest(jnp.asarray(values), most))
+    positions = np.asarray(_highest(jnp.asarray(values), most))
+    highest = values[positions]
     np.testing.assert_array_equal(highest, np.sort(values)[::-1][:most])
-    np.testing.assert_array_equal(values[positions], highest)
     assert len(np.unique(positions[highest > 0])) == (highest > 0).sum()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 50])
+def test_influential_rows_are_the_first_ones_or_if_there_are_too_many_the_highest(most):
+    model, x, y = regression(num_rows=400)
+    y[[17, 230, 300]] += [30, 40, 50]
+    blocks = as_source((x, y)).split(Partition(1, shuffle=False), 0)
+    mode = locate(model, blocks, Local())
+    (values,) = leverage(model, blocks, mode, Local())
+    above = np.flatnonzero(values > 0.2)
+    assert len(above) == 3
+    _, per_shard, shared = _task(model, blocks, mode.frame, 0.2)
+    ((_, (positions, leverages, count)),) = Local().map(
+        InfluentialRows(model, most), blocks, per_shard, shared
+    )
+    wanted = above if most >= 3 else above[np.argsort(-values[above])][:most]
+    assert count == 3
+    assert set(positions[:3].tolist()) == set(wanted.tolist())
+    np.testing.assert_allclose(leverages, values[positions], rtol=1e-5)
 
 
 def test_at_most_a_shard_of_rows_is_kept_the_most_influential_ones():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -16,6 +17,7 @@ from shardmc.data.grouped import GroupedRows
 from shardmc.engine import Engine, ProgramCall
 from shardmc.locate.terms import row_scores
 from shardmc.model import Model
+from shardmc.model.predictors import row_derivatives
 from shardmc.target import DeviceFrame
 from shardmc.types import Frame, Mode, Rows
 
@@ -51,7 +53,11 @@ class RowLeverage:
 
             return jax.jvp(slope, (origin,), (direction,))
 
-        slopes, bends = jax.vmap(along)(jnp.eye(frame.center.shape[0]))
+        by_rows = row_derivatives(self.model, frame.center, frame.basis, rows)
+        if by_rows is None:
+            slopes, bends = jax.vmap(along)(jnp.eye(frame.center.shape[0]))
+        else:
+            slopes, bends = (each.T for each in by_rows.by_row())
         score = weight**2 * jnp.sum(slopes**2, axis=0)
         curvature = weight * jnp.sum(jnp.abs(bends), axis=0)
         return jnp.maximum(score, curvature)
@@ -65,6 +71,8 @@ class InfluentialRows:
     most: int
     density_only: ClassVar = True
     runs_a_few_times: ClassVar = True
+    rows_together: ClassVar = 1 << 20
+    """Of shards in parallel, an accelerator would look for the highest values whether it has to or not."""
 
     def __call__(
         self, rows: Rows, weights: jax.Array, share: jax.Array, shared: tuple[DeviceFrame, jax.Array]
@@ -72,24 +80,34 @@ class InfluentialRows:
         frame, bar = shared
         values = RowLeverage(self.model)(rows, weights, share, frame)
         above = values > bar
-        positions, leverages = _highest(jnp.where(above, values, 0), self.most)
-        return positions, leverages, jnp.sum(above)
+        count = jnp.sum(above)
+        # Nearly always there are few. Looking for the highest takes several times as long as computing all values.
+        positions = lax.cond(
+            count <= self.most,
+            partial(_first, most=self.most),
+            partial(_highest, most=self.most),
+            jnp.where(above, values, 0),
+        )
+        return positions, values[positions], count
 
 
-def _highest(values: jax.Array, most: int) -> tuple[jax.Array, jax.Array]:
-    """Positions of the `most` highest of these values, and the values there.
+def _first(values: jax.Array, most: int) -> jax.Array:
+    """Positions of the first `most` values that are not 0, then zeros."""
+    return jnp.nonzero(values, size=most, fill_value=0)[0].astype(jnp.int32)
 
-    In a long array, groups are searched first, and then the rows of the groups with the highest maxima: finding
-    positions takes several times longer than computing the array.
+
+def _highest(values: jax.Array, most: int) -> jax.Array:
+    """Positions of the `most` highest of these values.
+
+    In a long array, groups are searched first, and then the rows of the groups with the highest maxima.
     """
     count = values.shape[0]
     if count <= _GROUP * most:
-        highest, positions = lax.top_k(values, most)
-        return positions, highest
+        return lax.top_k(values, most)[1]
     grouped = jnp.pad(values, (0, -count % _GROUP)).reshape(-1, _GROUP)
     _, groups = lax.top_k(grouped.max(axis=1), most)
-    highest, found = lax.top_k(grouped[groups].ravel(), most)
-    return groups[found // _GROUP] * _GROUP + found % _GROUP, highest
+    _, found = lax.top_k(grouped[groups].ravel(), most)
+    return groups[found // _GROUP] * _GROUP + found % _GROUP
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from shardmc.data.grouped import GroupedRows, points_together
 from shardmc.engine import Engine, in_order
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
+from shardmc.model.predictors import RowDerivatives, row_derivatives
 from shardmc.programs.process import TRACING
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Frame, Mode, Rows, ShardTerms
@@ -45,13 +46,27 @@ class SubposteriorTerms:
     def __call__(
         self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        log_density = Target(self.model, rows, weights, frame).log_density
+        target = Target(self.model, rows, weights, frame)
+        by_rows = row_derivatives(self.model, frame.to_theta(u), frame.basis, rows)
+        if by_rows is not None:
+            of_rows = (
+                jnp.sum(weights * (by_rows.values - target.reference)),
+                *_likelihood_terms(by_rows, weights),
+            )
+            of_prior = expanded(target.prior_gain, u)
+            return tuple(a + b for a, b in zip(of_rows, of_prior, strict=True))
+        log_density = target.log_density
         if isinstance(rows, GroupedRows) and rows.matched:
             return differenced(log_density, u)
         # With all directions at once, arrays of rows by parameters would pass through memory many times.
         alone = points_together(rows, 2) == 1  # as one point is
         one_by_one = alone or (isinstance(rows, GroupedRows) and len(u) > _MANY)
         return expanded(log_density, u, one_by_one=one_by_one)
+
+
+def _likelihood_terms(by_rows: RowDerivatives, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Gradient and curvature of the weighted log-likelihood."""
+    return by_rows.gradient(weights), -by_rows.hessian(weights)
 
 
 @dataclass(frozen=True)
@@ -324,6 +339,10 @@ class LikelihoodTerms:
     def __call__(
         self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame
     ) -> tuple[jax.Array, jax.Array]:
+        by_rows = row_derivatives(self.model, frame.center, frame.basis, rows)
+        if by_rows is not None:
+            return _likelihood_terms(by_rows, weights)
+
         def log_likelihood(u: jax.Array) -> jax.Array:
             return jnp.sum(weights * self.model.log_likelihood(frame.to_theta(u), rows))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, final
 
 import jax
@@ -18,7 +19,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from shardmc.model.faster import logarithms, products
 from shardmc.model.model import Density, Model
 from shardmc.model.precision import type_of
-from shardmc.model.steps import needed, no_other, run_open, without_calls
+from shardmc.model.steps import Run, needed, no_other, run_open, without_calls
 from shardmc.model.traced import exact_hash, hash_program
 from shardmc.programs.kept import watched
 from shardmc.programs.process import TRACING
@@ -78,8 +79,12 @@ class SharedFunction:
 
     def __call__(self, numbers: Numbers, *args: Any) -> jax.Array:
         """The value of the function with these numbers."""
-        (result,) = _fill(self._at(_Shape.of(args)).closed, numbers, jax.tree.leaves(args))
+        (result,) = fill(self._at(_Shape.of(args)).closed, numbers, jax.tree.leaves(args))
         return result
+
+    def program(self, *args: Any) -> ClosedJaxpr:
+        """The function traced for arguments of these shapes, with numbers of its own."""
+        return self._at(_Shape.of(args)).closed
 
     def kept_content(self) -> str:
         """What the function computes for a few rows, without its numbers."""
@@ -222,7 +227,7 @@ class _Form:
         # as long as the function lives.
         with TRACING, jax.default_matmul_precision("highest"):
             closed = without_calls(jax.make_jaxpr(lambda *args: function(*args))(*args))
-        opened = jax.make_jaxpr(lambda numbers, args: _fill(closed, numbers, args))(
+        opened = jax.make_jaxpr(lambda numbers, args: fill(closed, numbers, args))(
             _numbers(closed), jax.tree.leaves(args)
         )
         return _Form(closed, opened, f"{jax.tree.structure(args)} {hash_program(opened)}")
@@ -263,8 +268,22 @@ def _holes(closed: ClosedJaxpr) -> Iterator[tuple[int, int]]:
                     yield number, place
 
 
-def _fill(closed: ClosedJaxpr, numbers: Numbers, args: Sequence[Any]) -> list[Any]:
-    """Compute a traced function step by step, with other numbers."""
+def fill(
+    closed: ClosedJaxpr,
+    numbers: Numbers,
+    args: Sequence[Any],
+    given: Mapping[int, Run] = MappingProxyType({}),
+    until: int | None = None,
+) -> list[Any]:
+    """Compute a traced function step by step, with other numbers.
+
+    Parameters
+    ----------
+    given
+        Other ways to compute some of its steps, by their places.
+    until
+        The place of a step whose inputs are wanted, instead of the function's value.
+    """
     single, arrays = numbers
     holes = {hole: number for number, hole in enumerate(_holes(closed))}
     values: dict[Any, Any] = {
@@ -284,8 +303,10 @@ def _fill(closed: ClosedJaxpr, numbers: Numbers, args: Sequence[Any]) -> list[An
 
     on_cpu = jax.default_backend() == "cpu"
     ways = logarithms if on_cpu else no_other
-    other = {**products(closed.jaxpr), **logarithms(closed.jaxpr)} if on_cpu else {}
+    other = {**products(closed.jaxpr), **logarithms(closed.jaxpr), **given} if on_cpu else given
     for number, step in _steps(closed):
+        if number == until:
+            return read(step.invars, number)
         run = other.get(number, partial(run_open, ways=ways))
         values.update(zip(step.outvars, run(step, read(step.invars, number)), strict=True))
     return read(closed.jaxpr.outvars)

@@ -1,0 +1,250 @@
+"""Derivatives of a likelihood by its linear predictors: few of every row, whatever the number of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+from shardmc.model.faster import products
+from shardmc.model.shared import Numbers, SharedDensity, fill
+from shardmc.types import Rows
+
+_MOST = 4
+"""Predictors and single parameters with derivatives of their own."""
+
+_SELECT = ("slice", "reshape", "squeeze", "transpose")
+_LINEAR = (
+    *_SELECT,
+    "broadcast_in_dim",
+    "convert_element_type",
+    "concatenate",
+    "neg",
+    "add",
+    "sub",
+    "reduce_sum",
+)
+_BILINEAR = ("mul", "dot_general")
+
+
+@dataclass(frozen=True)
+class RowDerivatives:
+    """Log-likelihoods of rows, with first and second derivatives along linear predictors and single parameters.
+
+    Row j's log-likelihood is a function of the predictors x_j^T beta and perhaps of a few parameters themselves, such
+    as log sigma. `along[a]` is the derivative of the a-th of these along the coordinates of a frame.
+    """
+
+    values: jax.Array  # (row,)
+    slopes: list[jax.Array]  # (row,) each
+    bends: dict[tuple[int, int], jax.Array]  # a <= b: (row,) each
+    along: list[jax.Array]  # (row, dim), or (1, dim) for a single parameter
+
+    def gradient(self, weights: jax.Array) -> jax.Array:
+        """Of the weighted sum, (dim,)."""
+        each = zip(self.along, self.slopes, strict=True)
+        return sum((_summed(weights * slope, along) for along, slope in each), start=jnp.zeros(()))
+
+    def hessian(self, weights: jax.Array) -> jax.Array:
+        """Of the weighted sum, (dim, dim)."""
+        total = jnp.zeros(())
+        for (a, b), bend in self.bends.items():
+            one, two = self.along[a], self.along[b]
+            if len(one) == 1:
+                part = one.T * _summed(weights * bend, two)
+            elif len(two) == 1:
+                part = _summed(weights * bend, one)[:, None] * two
+            else:
+                part = lax.dot_general((weights * bend)[:, None] * one, two, (((0,), (0,)), ((), ())))
+            total = total + (part if a == b else part + part.T)
+        return total
+
+    def by_row(self) -> tuple[jax.Array, jax.Array]:
+        """First and second derivatives of every row along each coordinate, (row, dim) both."""
+        slopes = sum(
+            (slope[:, None] * along for slope, along in zip(self.slopes, self.along, strict=True)),
+            start=jnp.zeros(()),
+        )
+        bends = sum(
+            (
+                (1 if a == b else 2) * bend[:, None] * self.along[a] * self.along[b]
+                for (a, b), bend in self.bends.items()
+            ),
+            start=jnp.zeros(()),
+        )
+        return slopes, bends
+
+
+def _summed(weights: jax.Array, along: jax.Array) -> jax.Array:
+    return jnp.sum(weights) * along[0] if len(along) == 1 else weights @ along
+
+
+def row_derivatives(model: Any, theta: jax.Array, basis: jax.Array, rows: Rows) -> RowDerivatives | None:
+    """Derivatives at theta along the columns of a basis, (dim, dim).
+
+    None if the model is not known as steps, or if it has no linear predictor, too many, or too many other parameters.
+    """
+    if not isinstance(model, SharedDensity) or model.likelihood is None or model.numbers is None:
+        return None
+    numbers = model.numbers[1]
+    assert numbers is not None
+    closed = model.likelihood.program(theta, rows)
+    found = _predictors(closed.jaxpr, len(theta))
+    if found is None:
+        return None
+    return _Expansion(closed, numbers, *found).at(theta, basis, rows)
+
+
+@dataclass(frozen=True)
+class _Expansion:
+    closed: ClosedJaxpr
+    numbers: Numbers
+    places: Sequence[int]
+    """Of the steps that compute linear predictors."""
+    others: Sequence[int]
+    """Parameters that count by themselves, too."""
+
+    def at(self, theta: jax.Array, basis: jax.Array, rows: Rows) -> RowDerivatives:
+        leaves = jax.tree.leaves(rows)
+        factors = {place: self._factors(place, theta, leaves) for place in self.places}
+        predictors = [
+            lax.dot_general(*factors[place], self._step(place).params["dimension_numbers"])
+            for place in self.places
+        ]
+        shift = jnp.zeros((), theta.dtype)
+        point = [*predictors, *[shift] * len(self.others)]
+
+        def values(point: Sequence[jax.Array]) -> jax.Array:
+            count = len(predictors)
+            given = {place: _constant(value) for place, value in zip(self.places, point[:count], strict=True)}
+            moved = theta
+            for k, other in enumerate(self.others):
+                moved = moved + point[count + k] * np.eye(len(theta), dtype=theta.dtype)[other]
+            (result,) = fill(self.closed, self.numbers, [moved, *leaves], given)
+            return result
+
+        def along(of: Callable[[Sequence[jax.Array]], Any], k: int) -> Callable[[Sequence[jax.Array]], Any]:
+            """A function with its derivative along the k-th of these."""
+
+            def both(point: Sequence[jax.Array]) -> Any:
+                return jax.jvp(
+                    lambda value: of([*point[:k], value, *point[k + 1 :]]),
+                    (point[k],),
+                    (jnp.ones_like(point[k]),),
+                )
+
+            return both
+
+        slopes, bends, found = [], {}, None
+        for a in range(len(point)):
+            for b in range(a, len(point)):
+                (found, slope), (_, bend) = along(along(values, a), b)(point)
+                bends[a, b] = bend
+                if a == b:
+                    slopes.append(slope)
+        assert found is not None
+        directions = [self._along(place, factors[place][0], theta, basis, leaves) for place in self.places]
+        return RowDerivatives(found, slopes, bends, [*directions, *(basis[k][None] for k in self.others)])
+
+    def _step(self, place: int) -> JaxprEqn:
+        return self.closed.jaxpr.eqns[place]
+
+    def _factors(self, place: int, theta: jax.Array, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        """The factors of a product: the matrix of rows, and the coefficients, which are linear in theta."""
+        return fill(self.closed, self.numbers, [theta, *leaves], until=place)
+
+    def _along(
+        self, place: int, matrix: jax.Array, theta: jax.Array, basis: jax.Array, leaves: Sequence[jax.Array]
+    ) -> jax.Array:
+        """The derivative (row, dim) of a predictor along the columns of the basis."""
+
+        def coefficients(direction: jax.Array) -> jax.Array:
+            return jax.jvp(lambda t: self._factors(place, t, leaves)[1], (theta,), (direction,))[1]
+
+        each = jax.vmap(coefficients, in_axes=1, out_axes=1)(basis)
+        return lax.dot_general(matrix, each, self._step(place).params["dimension_numbers"])
+
+
+def _constant(value: jax.Array) -> Callable[[JaxprEqn, Sequence[Any]], list[jax.Array]]:
+    return lambda step, values: [value]
+
+
+def _predictors(program: Jaxpr, dim: int) -> tuple[list[int], list[int]] | None:
+    """Places of the linear predictors, and the parameters that count by themselves, too; None if it does not pay."""
+    linear = _linear(program)
+    places = [
+        place
+        for place in products(program)
+        if _is_predictor(program.eqns[place]) and program.eqns[place].invars[1] in linear
+    ]
+    others = _parameters_of_result(program, dim, places)
+    count = len(places) + len(others)
+    pays = places and count <= _MOST and count * (count + 1) // 2 <= dim
+    return (places, others) if pays else None
+
+
+def _is_predictor(step: JaxprEqn) -> bool:
+    """Whether a product is that of a matrix and a vector."""
+    return [len(atom.aval.shape) for atom in step.invars] == [2, 1]  # type: ignore[attr-defined]
+
+
+def _linear(program: Jaxpr) -> set[Any]:
+    """The variables that are linear functions of theta, if rows are given."""
+    linear, of_theta = set(program.invars[:1]), set(program.invars[:1])
+    for step in program.eqns:
+        depending = [atom for atom in step.invars if not isinstance(atom, Literal) and atom in of_theta]
+        if not depending:
+            continue
+        of_theta.update(step.outvars)
+        name = step.primitive.name
+        alone = len(depending) == 1 and (
+            name in _BILINEAR or (name == "div" and depending[0] is step.invars[0])
+        )
+        if (name in _LINEAR or alone) and all(atom in linear for atom in depending):
+            linear.update(step.outvars)
+    return linear
+
+
+def _parameters_of_result(program: Jaxpr, dim: int, given: Sequence[int]) -> list[int]:
+    """The parameters of which the result is a function if some steps are given. It may be fewer than these."""
+    selected: dict[Any, np.ndarray] = {program.invars[0]: np.arange(dim)}  # entries of theta
+    mixed: dict[Any, frozenset[int]] = {}
+    for place, step in enumerate(program.eqns):
+        inputs = [atom for atom in step.invars if not isinstance(atom, Literal)]
+        if place in given:
+            continue
+        if step.primitive.name in _SELECT and inputs and inputs[0] in selected and len(inputs) == 1:
+            selected[step.outvars[0]] = _selected(step, selected[inputs[0]])
+            continue
+        found = _entries(inputs, selected, mixed)
+        if found:
+            mixed.update(dict.fromkeys(step.outvars, found))
+    results = [atom for atom in program.outvars if not isinstance(atom, Literal)]
+    return sorted(_entries(results, selected, mixed))
+
+
+def _entries(
+    atoms: Sequence[Any], selected: Mapping[Any, np.ndarray], mixed: Mapping[Any, frozenset[int]]
+) -> frozenset[int]:
+    found: set[int] = set()
+    for atom in atoms:
+        found.update(selected[atom].ravel().tolist() if atom in selected else mixed.get(atom, ()))
+    return frozenset(found)
+
+
+def _selected(step: JaxprEqn, entries: np.ndarray) -> np.ndarray:
+    """The entries of theta that a step selects from others."""
+    params = step.params
+    if step.primitive.name == "slice":
+        strides = params["strides"] or (1,) * entries.ndim
+        ranges = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
+        return entries[tuple(slice(*each) for each in ranges)]
+    if step.primitive.name == "transpose":
+        return entries.transpose(params["permutation"])
+    return entries.reshape(step.outvars[0].aval.shape)  # type: ignore[attr-defined]

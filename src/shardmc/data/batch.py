@@ -119,7 +119,7 @@ class Blocks(ABC):
     def num_shards(self) -> int:
         return len(self.sizes)
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         return int(self.sizes.sum())
 
@@ -128,12 +128,12 @@ class Blocks(ABC):
         """Each shard's share of the rows, (shard,). They sum to 1."""
         return self.sizes / self.sizes.sum()
 
-    @property
+    @cached_property
     def capacity(self) -> int:
         """The largest of the sizes."""
         return int(self.sizes.max())
 
-    @property
+    @cached_property
     def slots(self) -> int:
         """The length of every shard's slice: at least `capacity`."""
         return self.capacity

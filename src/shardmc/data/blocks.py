@@ -43,7 +43,7 @@ class ReadBlocks(Blocks):
     def _fill_rows(self, number: int, shards: np.ndarray, within: np.ndarray, target: np.ndarray) -> None:
         """Write a column's entries of single rows, given by their shards and their positions within these."""
 
-    @property
+    @cached_property
     def slots(self) -> int:
         return rounded(self.capacity, self.num_rows)
 
@@ -121,7 +121,7 @@ class ArrayBlocks(Blocks):
     def held(self) -> list[Any]:
         return jax.tree.leaves((self.rows, self.row_weights, self.order))
 
-    @property
+    @cached_property
     def slots(self) -> int:
         if self.exact:
             return self.capacity
@@ -178,7 +178,7 @@ class RescaledBlocks(Blocks):
     def num_kept(self) -> int:
         return self.blocks.num_kept
 
-    @property
+    @cached_property
     def slots(self) -> int:
         return self.blocks.slots
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import jax
@@ -120,27 +120,29 @@ class _Steps:
         self.decrements = np.full(count, np.inf)  # what remains after the last step; infinite without a mode
         self.last = np.full(count, np.nan)  # decrement of the last step
 
-    def advance(self, shard: int, terms: Sequence[jax.Array]) -> bool:
-        """Take a shard's next step. Returns whether another one is worthwhile."""
-        gain, gradient, curvature = (np.asarray(t, np.float64) for t in terms)
-        step = _newton_step(gradient, curvature)
+    def advance(self, found: Mapping[int, Sequence[jax.Array]]) -> list[int]:
+        """Take the next step of some shards, from their terms. Returns those for which another one is worthwhile."""
+        shards = np.array(sorted(found))
+        gains, gradients, curvatures = (
+            np.stack([np.asarray(found[i][k], np.float64) for i in shards]) for k in range(3)
+        )
+        steps, exist = _newton_steps(gradients, curvatures)
         # Within float32 noise of the centre the gain has no meaning.
-        if step is None or not gain > -0.05:
-            self.u[shard] = 0.0
-            return False
-        decrement, before = math.sqrt(max(gradient @ step, 0.0)), self.last[shard]
-        if math.isnan(before):
-            # A guess is a Newton step from the centre, approximately so if rows were kept since.
-            before = math.sqrt(max(self.u[shard] @ curvature @ self.u[shard], 0.0))
-        remaining = left_after(decrement, before)
-        closer = decrement < before
-        self.last[shard] = decrement
-        if arrives(decrement, remaining, longest=_LONGEST):
-            self.curvatures[shard], self.decrements[shard] = curvature, remaining
-        elif not closer:
-            return False
-        self.u[shard] += step
-        return not np.isfinite(self.decrements[shard])
+        good = exist & (gains > -0.05)
+        self.u[shards[~good]] = 0.0
+        shards, gradients, curvatures, steps = (a[good] for a in (shards, gradients, curvatures, steps))
+        decrements, before = _lengths(gradients, steps), self.last[shards]
+        # A guess is a Newton step from the centre, approximately so if rows were kept since.
+        guesses = self.u[shards]
+        before = np.where(np.isnan(before), _lengths(guesses, _times(curvatures, guesses)), before)
+        remaining = np.array([left_after(*each) for each in zip(decrements, before, strict=True)])
+        self.last[shards] = decrements
+        arrived = arrives(decrements, remaining, longest=_LONGEST)
+        self.curvatures[shards[arrived]] = curvatures[arrived]
+        self.decrements[shards[arrived]] = remaining[arrived]
+        moving = arrived | (decrements < before)
+        self.u[shards[moving]] += steps[moving]
+        return shards[moving & ~arrived].tolist()
 
 
 class _Damped:
@@ -195,28 +197,47 @@ def _chords(
     slopes = shard_slopes(model, blocks, engine, frame, found.u)
     curvatures = frame.basis.T @ terms.curvatures @ frame.basis
     origin = np.linalg.solve(frame.basis, terms.point - frame.center)
-    for shard, (slope, curvature) in enumerate(zip(slopes, curvatures, strict=True)):
-        step, gap = _newton_step(slope, curvature), found.u[shard] - origin
-        if step is None:
-            continue
-        decrement, before = (math.sqrt(max(x @ curvature @ x, 0.0)) for x in (step, gap))
-        rate = decrement / max(before, 1e-300)
-        if rate < _SAME and rate * decrement < DECREMENT / 2:
-            found.u[shard] += step
-            found.curvatures[shard], found.decrements[shard] = curvature, rate * decrement
+    gaps, (steps, exist) = found.u - origin, _newton_steps(slopes, curvatures)
+    decrements, before = (_lengths(x, _times(curvatures, x)) for x in (steps, gaps))
+    rates = decrements / np.maximum(before, 1e-300)
+    good = exist & (rates < _SAME) & (rates * decrements < DECREMENT / 2)
+    found.u[good] += steps[good]
+    found.curvatures[good], found.decrements[good] = curvatures[good], (rates * decrements)[good]
     return 1.0
 
 
-def _newton_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray | None:
-    """The step to the maximum of a quadratic, if it has one."""
-    if not np.isfinite(curvature).all():
-        return None
+def _newton_steps(gradients: np.ndarray, curvatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Steps (shard, dim) to the maxima of quadratics, and which of them exist. The others are zero."""
+    exist = np.isfinite(curvatures).all(axis=(1, 2))
+    factors = np.broadcast_to(np.eye(gradients.shape[1]), curvatures.shape).copy()
+    symmetric = (curvatures + curvatures.transpose(0, 2, 1)) / 2
     try:
-        factor = np.linalg.cholesky((curvature + curvature.T) / 2)
+        factors[exist] = np.linalg.cholesky(symmetric[exist])
     except np.linalg.LinAlgError:
-        return None
-    step = np.linalg.solve(factor.T, np.linalg.solve(factor, gradient))
-    return step if np.isfinite(step).all() else None
+        for shard in np.flatnonzero(exist):
+            try:
+                factors[shard] = np.linalg.cholesky(symmetric[shard])
+            except np.linalg.LinAlgError:
+                exist[shard] = False
+    inner = np.linalg.solve(factors, gradients[:, :, None])
+    steps = np.linalg.solve(factors.transpose(0, 2, 1), inner)[:, :, 0]
+    exist &= np.isfinite(steps).all(axis=1)
+    return np.where(exist[:, None], steps, 0.0), exist
+
+
+def _newton_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray | None:
+    """The same for one quadratic: its step, if there is one."""
+    steps, exist = _newton_steps(gradient[None], curvature[None])
+    return steps[0] if exist[0] else None
+
+
+def _times(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    return (matrices @ vectors[:, :, None])[:, :, 0]
+
+
+def _lengths(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """sqrt(x^T y) of each pair of rows, 0 where that is negative."""
+    return np.sqrt(np.maximum(np.sum(one * other, axis=1), 0.0))
 
 
 def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> Located:
@@ -250,7 +271,7 @@ def locate_shards(model: Model, blocks: Blocks, mode: Mode, engine: Engine) -> L
             break
         results = engine.map(SubposteriorTerms(model), blocks, found.u.astype(real), device, converging)
         passes += float(blocks.shares[converging].sum())
-        converging = sorted(shard for shard, terms in results if found.advance(shard, terms))
+        converging = found.advance(dict(results))
     rest = {int(i): _Damped(found.u[i]) for i in np.flatnonzero(np.isinf(found.decrements))}
     searching = sorted(rest)
     for _ in range(_MOST_ROUNDS):

@@ -217,7 +217,13 @@ class Evaluator:
     def shard_starts(self) -> np.ndarray:
         """The end of an undamped Newton step from the last point, for every shard, (shard, dim). NaN if singular."""
         frame, u, terms = self._last
-        steps = np.stack([_full_step(*(np.asarray(t, np.float64) for t in each)) for each in terms])
+        gradients, curvatures = (
+            np.stack([np.asarray(each[k], np.float64) for each in terms]) for k in (0, 1)
+        )
+        try:
+            steps = np.linalg.solve(curvatures, gradients[:, :, None])[:, :, 0]
+        except np.linalg.LinAlgError:
+            steps = np.stack([_full_step(*each) for each in zip(gradients, curvatures, strict=True)])
         return frame.to_theta(u + steps)
 
 

@@ -101,17 +101,17 @@ def frames(
     A shard without a mode uses the frame of all rows. Without any mode the frame is the identity.
     """
     if located is None:
-        identity = Frame.identity(dim)
-        each = [identity] * len(shares)
+        of_all, found = Frame.identity(dim), np.zeros(len(shares), bool)
     else:
-        each = [
-            Frame.at(located.shard_modes[i], located.shard_curvatures[i])
-            if located.found[i]
-            else located.mode.frame
-            for i in range(len(shares))
-        ]
-    widen = 1 / np.sqrt(shares) if scaling == "fractional" else np.ones(len(shares))
-    return np.stack([f.center for f in each]), np.stack([f.basis for f in each]) * widen[:, None, None]
+        of_all, found = located.mode.frame, located.found
+    centers, bases = (np.repeat(a[None], len(shares), axis=0) for a in (of_all.center, of_all.basis))
+    if located is not None:
+        centers[found] = located.shard_modes[found]
+        lower = np.linalg.cholesky(located.shard_curvatures[found])
+        bases[found] = np.linalg.inv(lower).transpose(0, 2, 1)
+    if scaling == "fractional":
+        bases /= np.sqrt(shares)[:, None, None]
+    return centers, bases
 
 
 class ShardRuns:

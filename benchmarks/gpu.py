@@ -1,6 +1,6 @@
 """One GPU: the posterior of 10^8 and 10^9 rows by the public call, against NumPyro's NUTS on the same card.
 
-    python benchmarks/gpu.py [--rows 100000000] [--x64] [--nuts] [--products] [--quick]
+    python benchmarks/gpu.py [--rows 100000000] [--x64] [--nuts] [--products] [--parts] [--quick]
 
 Prints one JSON line per measurement; `--table FILE...` makes docs/benchmarks/gpu.md from saved lines.
 """
@@ -21,6 +21,10 @@ from datasets import logistic_model
 from provenance import publish, table
 
 import shardmc
+from shardmc.locate.leverage import RowLeverage
+from shardmc.locate.terms import SubposteriorTerms, expanded
+from shardmc.model.shared import joined, split
+from shardmc.target import DeviceFrame, Target
 
 DIM = 14
 CHUNK = 1_000_000
@@ -124,6 +128,53 @@ def measure_products(num_rows: int) -> None:
                 )
 
 
+def measure_parts(data) -> None:
+    """Seconds of single passes over all rows, in chunks as large as a shard: what a fit is made of, and no less."""
+    frame = DeviceFrame(jnp.linspace(-1.0, 1.0, DIM), 1e-4 * jnp.eye(DIM))
+    points = jax.random.normal(jax.random.key(3), (128, DIM))
+    model, origin = logistic_model(DIM), jnp.zeros(DIM)
+    kind, numbers = split(model, data)
+
+    def target(x, y):
+        return Target(joined(kind, numbers), (x, y), jnp.ones(len(y)), frame)
+
+    parts = {
+        "sum of all numbers": lambda x, y: jnp.sum(x) + jnp.sum(y),
+        "log-likelihood at 128 points": lambda x, y: target(x, y).log_densities(points),
+        "gradient": lambda x, y: jax.grad(target(x, y).log_density)(origin),
+        "gradient and curvature, along every parameter": lambda x, y: expanded(
+            target(x, y).log_density, origin
+        ),
+        "gradient and curvature, by linear predictors": lambda x, y: SubposteriorTerms(joined(kind, numbers))(
+            (x, y), jnp.ones(len(y)), origin, frame
+        ),
+        "leverage of every row": lambda x, y: jnp.max(
+            RowLeverage(joined(kind, numbers))((x, y), jnp.ones(len(y)), jnp.ones(()), frame)
+        ),
+    }
+    rows = len(data[1])
+    chunk = min(CHUNK, rows)
+    for name, part in parts.items():
+
+        @jax.jit
+        def of_all(x, y, part=part):
+            def add(i, total):
+                some = [jax.lax.dynamic_slice_in_dim(a, i * chunk, chunk) for a in (x, y)]
+                with jax.default_matmul_precision("highest"):
+                    return jax.tree.map(jnp.add, total, part(*jax.lax.optimization_barrier(some)))
+
+            few = jax.eval_shape(part, x[:chunk], y[:chunk])
+            return jax.lax.fori_loop(
+                0, rows // chunk, add, jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), few)
+            )
+
+        jax.block_until_ready(of_all(*data))
+        start = time.perf_counter()
+        for _ in range(3):
+            jax.block_until_ready(of_all(*data))
+        tell(what=f"one pass: {name}", rows=rows, seconds=(time.perf_counter() - start) / 3)
+
+
 def measure_nuts(data, warmup: int, draws: int) -> None:
     """NumPyro's NUTS on all rows: time of one gradient, and a short run."""
     import numpyro
@@ -218,6 +269,9 @@ def main() -> None:
     )
     parser.add_argument("--no-check", action="store_true", help="also without the certificate")
     parser.add_argument("--no-nuts", action="store_true")
+    parser.add_argument(
+        "--parts", action="store_true", help="also the seconds of single passes over all rows"
+    )
     parser.add_argument("--products", action="store_true", help="only the errors of matrix products")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--table", nargs="+", help="files of printed lines to make the table from")
@@ -237,6 +291,8 @@ def main() -> None:
         measure_fit(data, options.shards, options.draws, True, shuffle)
     if options.no_check:
         measure_fit(data, options.shards, options.draws, False, shuffle=True)
+    if options.parts or options.quick:
+        measure_parts(data)
     if not options.no_nuts:
         measure_nuts(data, options.nuts, options.nuts)
 

@@ -71,8 +71,6 @@ class InfluentialRows:
     most: int
     density_only: ClassVar = True
     runs_a_few_times: ClassVar = True
-    rows_together: ClassVar = 1 << 20
-    """Of shards in parallel, an accelerator would look for the highest values whether it has to or not."""
 
     def __call__(
         self, rows: Rows, weights: jax.Array, share: jax.Array, shared: tuple[DeviceFrame, jax.Array]
@@ -81,14 +79,20 @@ class InfluentialRows:
         values = RowLeverage(self.model)(rows, weights, share, frame)
         above = values > bar
         count = jnp.sum(above)
-        # Nearly always there are few. Looking for the highest takes several times as long as computing all values.
-        positions = lax.cond(
-            count <= self.most,
-            partial(_first, most=self.most),
-            partial(_highest, most=self.most),
-            jnp.where(above, values, 0),
-        )
+        positions = _above(jnp.where(above, values, 0), count, self.most)
         return positions, values[positions], count
+
+
+def _above(values: jax.Array, count: jax.Array, most: int) -> jax.Array:
+    """Positions of the values that are not 0, of which there are `count`, or of the `most` highest of them.
+
+    Nearly always there are few. On a CPU looking for the highest takes several times as long as computing all values,
+    on an accelerator less than listing the first.
+    """
+    highest = partial(_highest, most=most)
+    if jax.default_backend() != "cpu":
+        return highest(values)
+    return lax.cond(count <= most, partial(_first, most=most), highest, values)
 
 
 def _first(values: jax.Array, most: int) -> jax.Array:

@@ -21,6 +21,7 @@ from shardmc.model.model import Density, Model
 from shardmc.model.precision import type_of
 from shardmc.model.steps import Run, needed, no_other, run_open, without_calls
 from shardmc.model.traced import exact_hash, hash_program
+from shardmc.programs.compiled import fuses_on_cpu
 from shardmc.programs.kept import watched
 from shardmc.programs.process import TRACING
 from shardmc.types import Rows
@@ -302,8 +303,8 @@ def fill(
         ]
 
     on_cpu = jax.default_backend() == "cpu"
-    ways = logarithms if on_cpu else no_other
-    other = {**products(closed.jaxpr), **logarithms(closed.jaxpr), **given} if on_cpu else given
+    ways = logarithms if on_cpu and not fuses_on_cpu() else no_other
+    other = {**(products(closed.jaxpr) if on_cpu else {}), **ways(closed.jaxpr), **given}
     for number, step in _steps(closed):
         if number == until:
             return read(step.invars, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -73,6 +74,13 @@ def _is_known(option: str, value: Any) -> bool:
     except Exception:
         return False
     return True
+
+
+@cache
+def fuses_on_cpu() -> bool:
+    """Whether programs for a CPU use XLA's library of fused kernels, in which log(1 + x) is fast."""
+    numbers = re.findall(r"\d+", installed_version("jaxlib") or "")
+    return tuple(map(int, numbers[:3])) > tuple(map(int, _MISCOMPILES.split(".")))
 
 
 def jit(function: Callable[..., T], **options: Any) -> Callable[..., T]:

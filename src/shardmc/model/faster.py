@@ -52,19 +52,27 @@ def _parameters_first(step: JaxprEqn, values: Sequence[Any]) -> list[jax.Array]:
 
 
 def logarithms(program: Jaxpr) -> Mapping[int, Run]:
-    """The steps of a program that compute log(1 + x) of many numbers in single precision.
+    """The steps of a program that compute log(1 + x) of many numbers in single precision, as `log1p` or as a sum.
 
     Without its library of fused kernels, XLA evaluates a quotient of two polynomials and a logarithm for every number,
     and then chooses. Here there is one polynomial, without powers of two if x is exp(-|a|), as in log(1 + exp(a)).
     Errors are smaller than XLA's.
     """
     found: dict[int, Run] = {}
+    made_by = {id(variable): step for step in program.eqns for variable in step.outvars}
     for place, step in enumerate(program.eqns):
-        if step.primitive.name == "log1p" and _are_many(step.invars[0]):
-            found[place] = partial(_computed_by, log1p_of_part if _is_part(program, step) else log1p)
-        elif step.primitive.name == "custom_jvp_call":
+        name = step.primitive.name
+        if name == "log1p" and _are_many(step.invars[0]):
+            found[place] = partial(
+                _computed_by, log1p_of_part if _is_part(step.invars[0], made_by) else log1p
+            )
+        elif name == "log" and _is_part(_less_one(step.invars[0], made_by), made_by):
+            found[place] = partial(_computed_by, lambda x: log1p_of_part(x - 1))
+        elif name == "custom_jvp_call":
             inner = step.params["call_jaxpr"].jaxpr
-            if any(each.primitive.name == "log1p" and _is_part(inner, each) for each in inner.eqns):
+            if any(
+                way.args[0] is log1p_of_part for way in logarithms(inner).values() if isinstance(way, partial)
+            ):
                 found[place] = _with_its_derivative  # JAX's `logaddexp`
     return found
 
@@ -73,15 +81,23 @@ def _are_many(atom: Any) -> bool:
     return atom.aval.shape != () and atom.aval.dtype == np.float32
 
 
-def _is_part(program: Jaxpr, step: JaxprEqn) -> bool:
-    """Whether a step's operand is exp(-|a|)."""
-    made_by = {id(variable): each for each in program.eqns for variable in each.outvars}
+def _is_part(atom: Any, made_by: Mapping[int, JaxprEqn]) -> bool:
+    """Whether numbers are exp(-|a|)."""
     for name in ("exp", "neg", "abs"):
-        before = made_by.get(id(step.invars[0]))
-        if before is None or before.primitive.name != name:
+        step = made_by.get(id(atom))
+        if step is None or step.primitive.name != name:
             return False
-        step = before
-    return _are_many(step.invars[0])
+        atom = step.invars[0]
+    return _are_many(atom)
+
+
+def _less_one(atom: Any, made_by: Mapping[int, JaxprEqn]) -> Any:
+    """The x of 1 + x; None if the atom is something else."""
+    step = made_by.get(id(atom))
+    if step is None or step.primitive.name != "add":
+        return None
+    ones = [isinstance(each, Literal) and np.all(each.val == 1) for each in step.invars]
+    return step.invars[ones.index(False)] if sum(ones) == 1 else None
 
 
 def _computed_by(

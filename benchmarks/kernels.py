@@ -64,6 +64,7 @@ class AlongEveryParameter:
 
     model: Any
     density_only: ClassVar = True
+    runs_a_few_times: ClassVar = True  # compiled as shardmc's own program is
 
     def __call__(self, rows: Any, weights: jax.Array, u: jax.Array, frame: DeviceFrame) -> Any:
         return expanded(Target(self.model, rows, weights, frame).log_density, u)

@@ -42,6 +42,7 @@ QUICK = {
     "mixed_calibration": ["--methods", "2 shards", "groups ignored"],
     "laplace_bias": [],
     "poverty": [],
+    "proposals": [],
 }
 
 

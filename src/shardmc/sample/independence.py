@@ -16,7 +16,8 @@ from shardmc.target import Target
 from shardmc.types import Rows
 
 _MULTIPLE = 32
-_DF = 20
+_DF = 100
+_DF_PER_PARAMETER = 5
 
 
 @final
@@ -31,9 +32,8 @@ class Independence(Sampler):
     Parameters
     ----------
     df
-        Degrees of freedom of the proposal. By default 20, or as many as parameters if there are more of them: the
-        length of a t variable varies with its degrees of freedom, and in many dimensions even a normal target would
-        reject most proposals.
+        Degrees of freedom of the proposal. By default 100, or five per parameter if that is more: the length of a t
+        variable varies with its degrees of freedom, and with few of them even a normal target rejects proposals.
     warmup
         The least number of proposals before the first draw is kept. The total is rounded up to a multiple of 32, for
         which matrix products are faster.
@@ -50,7 +50,7 @@ class Independence(Sampler):
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         count = -(-(self.warmup + num_draws) // _MULTIPLE) * _MULTIPLE
         # All random numbers from one call: each further call takes time to compile.
-        df = max(_DF, target.dim) if self.df is None else self.df
+        df = max(_DF, _DF_PER_PARAMETER * target.dim) if self.df is None else self.df
         noise = normals(key, (count, 2 + df + target.dim))
         log_uniforms = -0.5 * jnp.sum(noise[:, :2] ** 2, axis=1)  # minus a standard exponential
         proposals = student_t(noise[:, 2:], df)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from scipy.special import ndtri
 
-from shardmc.data.levels import SEPARATOR
+from shardmc.data.arrow import SEPARATOR
 from shardmc.errors import OptionError, RunError, unknown
 from shardmc.formulas.design import design_of
 from shardmc.formulas.groups import Factor

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from shardmc.combiners import Recenter
 from shardmc.data import Partition, Source, as_source
+from shardmc.data.arrow import find_levels
 from shardmc.data.grouped import GroupedBlocks, GroupedSource, cells_of
-from shardmc.data.levels import find_levels
 from shardmc.engine import Local
 from shardmc.errors import DataError, OptionError
 from shardmc.formulas.chunk import refuse_unknown

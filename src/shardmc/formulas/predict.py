@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data import as_source
-from shardmc.data.levels import labels_of
+from shardmc.data.arrow import labels_of
 from shardmc.errors import OptionError, unknown
 from shardmc.formulas.chunk import Chunk, missing, refuse_unknown
 from shardmc.formulas.chunk import Kind as ColumnKind

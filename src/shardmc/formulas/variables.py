@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardmc.data.levels import SEPARATOR
+from shardmc.data.arrow import SEPARATOR
 from shardmc.formulas.design import Design
 from shardmc.formulas.formula import is_intercept
 from shardmc.formulas.groups import Factor

@@ -12,8 +12,7 @@ from jax import lax
 from shardmc.errors import OptionError
 from shardmc.sample.independence import Independence
 from shardmc.sample.sampler import Chains, Sampler, Tuning
-from shardmc.target import Target
-from shardmc.warp import GRID, Warp, transport, unevenness
+from shardmc.target import GRID, Target, Warp, transport, unevenness
 
 _PROBE = 2.0
 _MOST = 32

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from shardmc.data.arrow import as_numpy
 from shardmc.errors import OptionError, unknown
-from shardmc.formulas.averages import Averages, averages
 from shardmc.formulas.design import design_of
 from shardmc.formulas.families.family import Moments
+from shardmc.formulas.piecewise import Averages, averages
 from shardmc.formulas.predict import Predictor
 from shardmc.names import shown
 from shardmc.posterior import Posterior

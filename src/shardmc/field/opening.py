@@ -10,9 +10,9 @@ from shardmc.data import Partition, as_source
 from shardmc.engine import Engine, Local
 from shardmc.locate import asked_precision, precision_of_rows
 from shardmc.model import Recipe
+from shardmc.pipeline.counts import number_of_shards
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.fitting import FrontEnd, as_front_end, check_options
-from shardmc.pipeline.shard_count import number_of_shards
 from shardmc.pipeline.stage import Job
 from shardmc.sample import Auto, Sampler
 

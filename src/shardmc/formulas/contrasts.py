@@ -18,7 +18,7 @@ from shardmc.formulas.predict import Predictor
 from shardmc.names import shown
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import summarise
-from shardmc.posterior.summary import INTERVAL, IntervalKind, check_interval
+from shardmc.posterior.result import INTERVAL, IntervalKind, check_interval
 from shardmc.types import Data
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from shardmc.formulas.groups import Factor
 from shardmc.formulas.mixed import effect_parameter
 from shardmc.names import shown
 from shardmc.posterior import Posterior
-from shardmc.posterior.groups import GroupMoments, skewed
 from shardmc.posterior.prediction import evenly
-from shardmc.posterior.summary import INTERVAL, IntervalKind, check_interval, ends
+from shardmc.posterior.records import GroupMoments, skewed
+from shardmc.posterior.result import INTERVAL, IntervalKind, check_interval, ends
 from shardmc.seeds import Purpose, generator
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from shardmc.formulas.mixed import needs_whole_groups
 from shardmc.formulas.predict import Predictor
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
+from shardmc.pipeline.counts import Nodes
 from shardmc.pipeline.grouping import recentered
-from shardmc.pipeline.nodes import Nodes
 from shardmc.pipeline.stage import Job
 from shardmc.posterior import Posterior
 from shardmc.posterior.arviz import Sample, assembled

@@ -20,7 +20,7 @@ from shardmc.formulas.predict import Kind, Piece, PredictionSummary, Predictor, 
 from shardmc.guards.files import replacing
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import AT_ONCE, MOST
-from shardmc.posterior.summary import INTERVAL, IntervalKind
+from shardmc.posterior.result import INTERVAL, IntervalKind
 from shardmc.types import Data
 
 _WRITERS: dict[str, Callable[[Any, pa.Schema], Any]] = {

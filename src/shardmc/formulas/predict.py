@@ -21,7 +21,7 @@ from shardmc.formulas.effects import GroupPart
 from shardmc.guards.limits import memory_explained
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import AT_ONCE, evenly, joined, refuse_too_many, summarise
-from shardmc.posterior.summary import INTERVAL, IntervalKind, check_interval
+from shardmc.posterior.result import INTERVAL, IntervalKind, check_interval
 from shardmc.seeds import Purpose, checked_seed, generator
 from shardmc.types import Data
 

@@ -4,7 +4,8 @@ Rows come first and groups last, so that every operation is one over a long vect
 summed over nodes before they meet a parameter, and second ones need no exponential of their own.
 
 Entries of small matrices are arrays over groups, so that no library is called for each matrix: covariances and
-determinants of normal distributions whose rows are observed, group by group. Their derivatives are written out as products of matrices, so that programs stay short and no step of an elimination is kept.
+determinants of normal distributions whose rows are observed, group by group. Their derivatives are written out as
+products of matrices, so that programs stay short and no step of an elimination is kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a subsampling method is: a Markov chain that reads few of all rows per step, in minibatches in random order."""
+"""What the methods here share: how a call opens a job, and chains that read few rows per step, in random order."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardmc.check import Certify
+from shardmc.combiners import Recenter
+from shardmc.data import Partition, as_source
 from shardmc.data.batch import Blocks, wide
 from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.source import Rows
-from shardmc.engine import Engine
+from shardmc.engine import Engine, Local
 from shardmc.errors import DataError, OptionError
+from shardmc.locate import asked_precision, precision_of_rows
 from shardmc.locate.terms import expand_likelihood
-from shardmc.model import Model
+from shardmc.model import Model, Recipe
+from shardmc.pipeline.counts import number_of_shards
+from shardmc.pipeline.driver import Driver
+from shardmc.pipeline.fitting import FrontEnd, as_front_end, check_options
+from shardmc.pipeline.stage import Job
+from shardmc.sample import Auto, Sampler
 from shardmc.target import DeviceFrame
 from shardmc.types import Frame
 
@@ -219,3 +228,42 @@ def check_range(method: object, name: str, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
         limit = f"must be above {low:g}" if np.isinf(high) else f"must lie between {low:g} and {high:g}"
         raise OptionError(f"{name} of {type(method).__name__} {limit}; {value!r} was given.")
+
+
+def open_job(
+    driver: Driver,
+    model: Recipe | FrontEnd,
+    data: Any,
+    sampler: Sampler | Auto,
+    *,
+    shards: int | str,
+    draws: int,
+    seed: int,
+    weights: Any,
+    engine: Engine | None,
+    certify: Certify | None,
+    precision: str,
+    stratify: Any = None,
+    shuffled: bool | None = None,
+) -> tuple[FrontEnd, Job]:
+    """The model as a front end, and the job: the options are those of `fit`."""
+    check_options(draws, seed, None, certify is not None, polish=False)
+    precision, front_end = asked_precision(precision), as_front_end(model)
+    with precision_of_rows(precision):
+        rows, bound = driver.timed("read", front_end.open, as_source(data), int(seed))
+        count = number_of_shards(shards, rows, bound.dim, int(draws))
+        partition = Partition(count, stratify=stratify, weights=weights)
+        blocks = driver.timed("split", rows.split, partition, int(seed))
+    job = Job(
+        model=bound,
+        blocks=blocks,
+        engine=Local() if engine is None else engine,
+        seed=int(seed),
+        combiner=Recenter(),
+        sampler=sampler,
+        draws_per_shard=int(draws),
+        precision=precision,
+        certify=certify,
+        shuffled=shuffled,
+    )
+    return front_end, job

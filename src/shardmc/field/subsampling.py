@@ -20,9 +20,8 @@ from shardmc.data.gathered import GatheredBlocks
 from shardmc.engine import Engine
 from shardmc.errors import OptionError, SamplingError, unknown
 from shardmc.field.gradients import SGHMC, SGLD
-from shardmc.field.method import Expanded, Minibatches, RowPosterior, Subsampler, Tuned, batches_of
+from shardmc.field.method import Expanded, Minibatches, RowPosterior, Subsampler, Tuned, batches_of, open_job
 from shardmc.field.metropolis import Austerity, Confidence
-from shardmc.field.opening import open_job
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws, score_of_blocks
 from shardmc.pipeline.driver import Driver

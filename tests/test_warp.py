@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shardmc.warp import GRID, Warp, transport
+from shardmc.target import GRID, Warp, transport
 
 
 def log_gamma(shape):

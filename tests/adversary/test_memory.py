@@ -11,7 +11,7 @@ import pytest
 
 import shardmc
 from shardmc.data import Partition, as_source
-from shardmc.data.memory import shards_at_a_time
+from shardmc.data.gathered import shards_at_a_time
 from shardmc.engine.local import Local, compiled_batch
 from shardmc.locate import gradient_sums, precision
 from shardmc.programs import compiled as compiled_functions

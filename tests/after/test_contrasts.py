@@ -106,7 +106,7 @@ def test_pieces_of_a_file_give_the_same(policies, logistic, tmp_path, monkeypatc
     options = {"by": "region", "draws": 100}
     whole = logistic.marginal_effects("age", data=policies, **options)
     sizes = []
-    averages = import_module("shardmc.formulas.averages")
+    averages = import_module("shardmc.formulas.piecewise")
     monkeypatch.setattr(averages, "AT_ONCE", 100 * 2 * 50)
     add = averages.Averages.add
 

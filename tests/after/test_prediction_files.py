@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from shardmc.cli.app import app
 from shardmc.errors import OptionError
-from shardmc.posterior.summary import ends
+from shardmc.posterior.result import ends
 
 
 def holes(policies: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from shardmc import formulas, report
 from shardmc.cli.app import app
 from shardmc.errors import OptionError
 from shardmc.formulas.effects import _standard_ends
-from shardmc.posterior.summary import INTERVAL, ends
+from shardmc.posterior.result import INTERVAL, ends
 
 
 def test_draws_as_a_table_with_flat_names(poisson):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from shardmc.combiners.kernel_product import CHUNK, _log_sum_kernels
+from shardmc.combiners.gaussian import CHUNK, _log_sum_kernels
 
 
 @pytest.mark.parametrize(("dim", "kernels"), [(1, 500), (2, 2_000), (3, 4_097), (5, 3_333), (10, 1_000)])

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from shardmc.combiners import Product
-from shardmc.combiners.kernel_product import KernelProduct
+from shardmc.combiners.gaussian import KernelProduct
 from shardmc.errors import OptionError
 from shardmc.types import ShardDraws
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from shardmc.data.memory import free_memory
+from shardmc.data.gathered import free_memory
 
 SYSTEM = {"proc/meminfo": "MemTotal:       16000 kB\nMemFree:  1000 kB\nMemAvailable:    8000 kB\n"}
 NEW, OLD = "sys/fs/cgroup", "sys/fs/cgroup/memory"

@@ -9,7 +9,7 @@ import pytest
 
 import shardmc
 from shardmc.data import Partition, as_source
-from shardmc.field.rows import Expanded, Minibatches, RowPosterior
+from shardmc.field.method import Expanded, Minibatches, RowPosterior
 from shardmc.locate import locate
 from shardmc.target import DeviceFrame
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shardmc.formulas.collinear import find_dependences
+from shardmc.formulas.design_checks import find_dependences
 
 
 def planted(seed, columns=30, dependent=8, noise=0.0):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import shardmc
-from shardmc.formulas.variables import labels_in
+from shardmc.formulas.regression import labels_in
 
 FEW = {"shards": 1, "draws": 50, "check": False, "precision": "single"}
 ROWS = 400

@@ -11,9 +11,9 @@ from shardmc.combiners import Recenter
 from shardmc.data import Partition, as_source
 from shardmc.engine import Local
 from shardmc.model.precision import double_precision
+from shardmc.pipeline.counts import Nodes
 from shardmc.pipeline.fitting import as_front_end
 from shardmc.pipeline.grouping import recentered
-from shardmc.pipeline.nodes import Nodes
 from shardmc.pipeline.stage import Job
 from shardmc.sample import Auto
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmc.data import Partition, as_source
+from shardmc.data.arrow import find_levels
 from shardmc.data.grouped import GroupedBatch, GroupedBlocks, GroupedSource
-from shardmc.data.levels import find_levels
 from shardmc.data.stretches import stable_order, stretch_length
 
 SIZES = {

@@ -14,7 +14,7 @@ import shardmc
 from shardmc.data.grouped import GroupedRows
 from shardmc.mixed import LinearEffects, Matched, blank_sites, points_for, product_rule
 from shardmc.mixed.matched import Normal, find_sites
-from shardmc.mixed.small import conditioned, inverse_of_sum
+from shardmc.mixed.rows import conditioned, inverse_of_sum
 from shardmc.model.precision import double_precision
 
 GROUPS = 40

@@ -15,8 +15,8 @@ from shardmc.formulas.families import named_family
 from shardmc.formulas.linear_model import model_of
 from shardmc.formulas.preparing import prepare
 from shardmc.model.precision import double_precision
+from shardmc.pipeline.counts import Nodes
 from shardmc.pipeline.grouping import recentered
-from shardmc.pipeline.nodes import Nodes
 from shardmc.pipeline.stage import Job
 from shardmc.sample import Auto
 

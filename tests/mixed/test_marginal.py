@@ -11,9 +11,8 @@ from scipy import integrate, stats
 
 from shardmc.data.grouped import GroupedRows
 from shardmc.mixed.centers import GroupModes, blank_centers
-from shardmc.mixed.corrections import RuleErrors
-from shardmc.mixed.marginal import LocalEffects, Marginal, product_rule
-from shardmc.mixed.small import cholesky, inverse_lower, solve_lower
+from shardmc.mixed.marginal import LocalEffects, Marginal, RuleErrors, product_rule
+from shardmc.mixed.rows import cholesky, inverse_lower, solve_lower
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
 

@@ -15,7 +15,7 @@ import shardmc
 from shardmc.data import as_source
 from shardmc.errors import DataError, ModelError, OptionError, ShardmcError
 from shardmc.mixed import integrated
-from shardmc.mixed.own import OwnGroupLikelihood
+from shardmc.mixed.marginal import OwnGroupLikelihood
 from shardmc.model.precision import double_precision
 from shardmc.pipeline.own_groups import RowsInGroups
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardmc.pipeline.shard_count import number_of_shards
+from shardmc.pipeline.counts import number_of_shards
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from shardmc.locate import locate, locate_shards
 from shardmc.model import Model
 from shardmc.sample import HMC, NUTS, Exact, Independence, RandomWalk, Warped, sample
 from shardmc.sample.sampler import Chains, Sampler, student_t
-from shardmc.warp import Warp
+from shardmc.target import Warp
 
 SHARDS, ROWS, PRIOR_SHAPE, PRIOR_RATE = 200, 2_000, 200.0, 400.0
 SAMPLERS = {

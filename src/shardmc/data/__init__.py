@@ -11,7 +11,7 @@ import numpy as np
 
 from shardmc.data.arrays import ArraySource
 from shardmc.data.batch import Batch, Blocks
-from shardmc.data.memory import Limits
+from shardmc.data.gathered import Limits
 from shardmc.data.source import Partition, Source, Transform
 from shardmc.errors import DataError
 from shardmc.types import Data, Rows

@@ -28,8 +28,7 @@ from shardmc.data.columns import (
     shapes_of,
 )
 from shardmc.data.device_order import find_strata_on_device, random_order, stratified_order, with_copies
-from shardmc.data.gathered import GatheredBlocks, GatherPlan, InPlace, OrderSink
-from shardmc.data.memory import Limits
+from shardmc.data.gathered import GatheredBlocks, GatherPlan, InPlace, Limits, OrderSink
 from shardmc.data.partition import MemorySink, Partitioner, refuse_negative, refuse_zero, resolve
 from shardmc.data.source import Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, OptionError, unknown

@@ -170,7 +170,7 @@ class GroupedBlocks(Blocks):
 
     @property
     def uncorrected(self) -> GroupedBlocks:
-        """The same without the correction of the rule (see `shardmc.mixed.corrections`)."""
+        """The same without the correction of the rule (see `shardmc.mixed.marginal`)."""
         if "tilt" not in self.groups.rows:
             return self
         plain = {name: a for name, a in self.groups.rows.items() if name not in ("tilt", "level")}

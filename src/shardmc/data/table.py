@@ -27,7 +27,7 @@ from shardmc.data.columns import (
     refuse_repeated,
     shapes_of,
 )
-from shardmc.data.memory import MEMORY, Limits, give_back, say_need
+from shardmc.data.gathered import MEMORY, Limits, give_back, say_need
 from shardmc.data.partition import MemorySink, Partitioner
 from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Partition, Source, Transform, hash_arrays

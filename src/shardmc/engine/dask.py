@@ -15,10 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Batch, Blocks, padded
-from shardmc.engine.cluster import Cluster, connected
+from shardmc.engine.cluster import Cluster, ForTasks, ReadRows, RowsOfGroups, RowsOfTasks, SentRows, connected
 from shardmc.engine.engine import Engine, Program, T, Tree, by_shard
 from shardmc.engine.local import default_batch
-from shardmc.engine.task_rows import ForTasks, ReadRows, RowsOfGroups, RowsOfTasks, SentRows
 from shardmc.errors import OptionError, SamplingError
 from shardmc.model.precision import Precision
 

@@ -1,9 +1,8 @@
 """The rest of the field: subsampling methods and expectation propagation, on the models and rows of `fit`."""
 
 from shardmc.field.comparing import compare_methods
-from shardmc.field.confidence import Confidence
 from shardmc.field.gradients import SGHMC, SGLD
-from shardmc.field.metropolis import Austerity
+from shardmc.field.metropolis import Austerity, Confidence
 from shardmc.field.propagation import Propagation, expectation_propagation
 from shardmc.field.subsampling import METHODS, named_method, subsample
 

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.field.method import Stepped, Subsampler, Tuned, check_counts, check_range
-from shardmc.field.rows import RowPosterior
+from shardmc.field.method import RowPosterior, Stepped, Subsampler, Tuned, check_counts, check_range
 from shardmc.model import Model
 from shardmc.programs.compiled import jit
 

@@ -16,8 +16,7 @@ from shardmc.combiners.moments import listed, pool
 from shardmc.data import Blocks, Rows
 from shardmc.engine import Engine
 from shardmc.errors import OptionError, SamplingError, unknown
-from shardmc.field.method import check_counts, check_range
-from shardmc.field.opening import open_job
+from shardmc.field.method import check_counts, check_range, open_job
 from shardmc.field.sites import Gaussian, Sites, from_coordinates, tilted_moments
 from shardmc.locate.terms import SubposteriorTerms
 from shardmc.model import Model, Recipe

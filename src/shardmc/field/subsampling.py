@@ -19,12 +19,9 @@ from shardmc.data.blocks import ArrayBlocks
 from shardmc.data.gathered import GatheredBlocks
 from shardmc.engine import Engine
 from shardmc.errors import OptionError, SamplingError, unknown
-from shardmc.field.confidence import Confidence
 from shardmc.field.gradients import SGHMC, SGLD
-from shardmc.field.method import Subsampler, Tuned
-from shardmc.field.metropolis import Austerity
-from shardmc.field.opening import open_job
-from shardmc.field.rows import Expanded, Minibatches, RowPosterior, batches_of
+from shardmc.field.method import Expanded, Minibatches, RowPosterior, Subsampler, Tuned, batches_of, open_job
+from shardmc.field.metropolis import Austerity, Confidence
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws, score_of_blocks
 from shardmc.pipeline.driver import Driver

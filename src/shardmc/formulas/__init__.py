@@ -1,6 +1,5 @@
 """Generalised linear models from formulas: fitting, priors, prediction."""
 
-from shardmc.formulas.arviz import with_rows_of_formula
 from shardmc.formulas.contrasts import contrast, marginal_effects
 from shardmc.formulas.design import Design, design_of
 from shardmc.formulas.effects import effect_draws, effects
@@ -16,9 +15,9 @@ from shardmc.formulas.families import (
     Poisson,
     StudentT,
 )
-from shardmc.formulas.loo import loo_of_formula
+from shardmc.formulas.loo import loo_of_formula, with_rows_of_formula
+from shardmc.formulas.piecewise import predict_file
 from shardmc.formulas.predict import predict
-from shardmc.formulas.predict_file import predict_file
 from shardmc.formulas.predictive_check import posterior_predictive_check
 from shardmc.formulas.priors import Prior
 from shardmc.formulas.regression import glm

@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from shardmc.data.arrow import as_numpy
 from shardmc.errors import OptionError, unknown
-from shardmc.formulas.averages import Averages, averages
 from shardmc.formulas.design import design_of
 from shardmc.formulas.families.family import Moments
+from shardmc.formulas.piecewise import Averages, averages
 from shardmc.formulas.predict import Predictor
 from shardmc.names import shown
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import summarise
-from shardmc.posterior.summary import INTERVAL, IntervalKind, check_interval
+from shardmc.posterior.result import INTERVAL, IntervalKind, check_interval
 from shardmc.types import Data
 
 if TYPE_CHECKING:

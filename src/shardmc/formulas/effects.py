@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from scipy.special import ndtri
 
-from shardmc.data.levels import SEPARATOR
+from shardmc.data.arrow import SEPARATOR
 from shardmc.errors import OptionError, RunError, unknown
 from shardmc.formulas.design import design_of
 from shardmc.formulas.groups import Factor
 from shardmc.formulas.mixed import effect_parameter
 from shardmc.names import shown
 from shardmc.posterior import Posterior
-from shardmc.posterior.groups import GroupMoments, skewed
 from shardmc.posterior.prediction import evenly
-from shardmc.posterior.summary import INTERVAL, IntervalKind, check_interval, ends
+from shardmc.posterior.records import GroupMoments, skewed
+from shardmc.posterior.result import INTERVAL, IntervalKind, check_interval, ends
 from shardmc.seeds import Purpose, generator
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 
 from shardmc.data import Source
-from shardmc.data.levels import find_levels, labels, level_keys
+from shardmc.data.arrow import find_levels, labels, level_keys
 from shardmc.errors import DataError, ModelError
 from shardmc.formulas.chunk import Chunk
 from shardmc.formulas.encoder import Encoder

@@ -1,4 +1,4 @@
-"""Leave-one-out cross-validation of a formula's posterior: of rows, and of whole groups.
+"""Log-likelihoods of rows of a formula's posterior: leave-one-out cross-validation, also of groups, and ArviZ.
 
 The effects of the group that is left out are integrated over their distribution, as in the fit. So groups are
 independent given the parameters, and PSIS-LOO holds for groups as it does for rows.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from shardmc.combiners import Recenter
 from shardmc.data import Partition, Source, as_source
+from shardmc.data.arrow import find_levels
 from shardmc.data.grouped import GroupedBlocks, GroupedSource, cells_of
-from shardmc.data.levels import find_levels
+from shardmc.data.table import rows_at
 from shardmc.engine import Local
 from shardmc.errors import DataError, OptionError
 from shardmc.formulas.chunk import refuse_unknown
@@ -28,17 +29,20 @@ from shardmc.formulas.design import UNIT, Design, design_of
 from shardmc.formulas.groups import DROP_MISSING, Factor
 from shardmc.formulas.linear_model import build_model
 from shardmc.formulas.mixed import needs_whole_groups
+from shardmc.formulas.predict import Predictor
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
+from shardmc.pipeline.counts import Nodes
 from shardmc.pipeline.grouping import recentered
-from shardmc.pipeline.nodes import Nodes
 from shardmc.pipeline.stage import Job
 from shardmc.posterior import Posterior
+from shardmc.posterior.arviz import Sample, assembled
 from shardmc.posterior.elpd import Loo
 from shardmc.posterior.loo import (
     chosen_rows,
     importance,
     leave_one_out,
+    over_draws,
     refuse_below,
     refuse_other_model,
     relative_efficiency,
@@ -48,7 +52,11 @@ from shardmc.posterior.loo import (
 from shardmc.posterior.prediction import AT_ONCE
 from shardmc.programs.compiled import jit
 from shardmc.sample import Auto
+from shardmc.seeds import Purpose, checked_seed, generator
 from shardmc.types import Data, Rows
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def loo_of_formula(
@@ -243,3 +251,38 @@ def _over(program: Any, theta: np.ndarray, rows: Any, cells: int) -> np.ndarray:
         for start in range(0, len(theta), at_once)
     ]
     return np.concatenate(parts)
+
+
+def with_rows_of_formula(
+    posterior: Posterior, data: Data, *, weights: Any, rows: int, draws: int, seed: int
+) -> xr.DataTree:
+    """`Posterior.to_arviz` for a formula.
+
+    Without log_likelihood for group terms and adjusted draws, see `loo`, and without posterior_predictive for censored
+    times: simulated times are whole, so a comparison with the observed ones would mislead.
+    """
+    design = design_of(posterior)
+    groups = [name for factor in design.factors for name in factor.columns]
+    also = [*groups, *([weights] if isinstance(weights, str) else [])]
+    source = complete_rows(design, data, also)
+    sample = Sample.of(posterior, source.num_rows, rows, draws, seed, row_weights(posterior, source, weights))
+    table = rows_at(source, list(dict.fromkeys([*design.columns, *groups])), sample.positions)
+    predictor = Predictor.of(posterior, draws, seed=seed, chosen=sample.index)
+    chunk = predictor.with_groups(design.chunk(table), table)
+    name = design.roles.response_text
+    values = design.roles.response_values(chunk, design.family.levels_of_response)
+    observed = {name: values}
+    simulated = None
+    if design.roles.censored is None:
+        rng = generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK)
+        totals = values.sum(axis=1) if design.family.takes_counts else None
+        simulated = {name: predictor.simulated(chunk, len(table), rng, totals)}
+    if design.factors or posterior.adjusted is not None:
+        return assembled(posterior, sample, observed, None, simulated)
+    model = build_model(design, {})
+    refuse_other_model(posterior, model)
+    with double_precision():
+        encoded = design.rows(table)
+        kept = [(encoded, design.log_base(encoded))]
+        values = np.concatenate(list(over_draws(model, posterior.theta[sample.index], kept)), axis=1)
+    return assembled(posterior, sample, observed, {name: values}, simulated)

@@ -15,8 +15,7 @@ from shardmc.formulas.groups import Factor
 from shardmc.formulas.priors import Prior, rounded
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal
 from shardmc.mixed.matched import LinearEffects, Matched
-from shardmc.mixed.rows import ByRows
-from shardmc.mixed.small import cholesky, inverse_lower, log_diagonal, solve_lower
+from shardmc.mixed.rows import ByRows, cholesky, inverse_lower, log_diagonal, solve_lower
 from shardmc.model import Model, Parameter
 
 if TYPE_CHECKING:

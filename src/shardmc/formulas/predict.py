@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmc.data import as_source
-from shardmc.data.levels import labels_of
+from shardmc.data.arrow import labels_of
 from shardmc.errors import OptionError, unknown
 from shardmc.formulas.chunk import Chunk, missing, refuse_unknown
 from shardmc.formulas.chunk import Kind as ColumnKind
@@ -21,7 +21,7 @@ from shardmc.formulas.effects import GroupPart
 from shardmc.guards.limits import memory_explained
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import AT_ONCE, evenly, joined, refuse_too_many, summarise
-from shardmc.posterior.summary import INTERVAL, IntervalKind, check_interval
+from shardmc.posterior.result import INTERVAL, IntervalKind, check_interval
 from shardmc.seeds import Purpose, checked_seed, generator
 from shardmc.types import Data
 

@@ -17,7 +17,7 @@ from shardmc.formulas.families import Family, Statistic
 from shardmc.formulas.predict import Predictor
 from shardmc.posterior import Posterior
 from shardmc.posterior.records import PredictiveCheck
-from shardmc.posterior.summary import ends as interval_ends
+from shardmc.posterior.result import ends as interval_ends
 from shardmc.seeds import Purpose, checked_seed, generator
 from shardmc.types import Data, Finding
 

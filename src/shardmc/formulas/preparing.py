@@ -14,12 +14,17 @@ from shardmc.data import Source
 from shardmc.data.grouped import GroupedSource
 from shardmc.errors import DataError, ModelError
 from shardmc.formulas.chunk import Kind, Level, as_chunk, column_kinds, refuse_unknown
-from shardmc.formulas.collinear import find_redundant, refuse_redundant, without_redundant
 from shardmc.formulas.design import UNIT, Design, Scaling
+from shardmc.formulas.design_checks import (
+    find_redundant,
+    group_findings,
+    refuse_groups,
+    refuse_redundant,
+    without_redundant,
+)
 from shardmc.formulas.encoder import Encoder
 from shardmc.formulas.families import Family, ResponseSummary
 from shardmc.formulas.formula import Formula
-from shardmc.formulas.group_checks import group_findings, refuse_groups
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
 from shardmc.formulas.mixed import default_priors, needs_whole_groups, reduction_of
 from shardmc.formulas.priors import Prior, choose_priors

@@ -1,10 +1,15 @@
 """Models with effects of groups: the effects are integrated out, group by group."""
 
 from shardmc.mixed.centers import blank_centers, center_groups, moments_of_effects
-from shardmc.mixed.corrections import corrected
-from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal, product_rule
+from shardmc.mixed.marginal import (
+    GroupLikelihood,
+    LocalEffects,
+    Marginal,
+    corrected,
+    integrated,
+    product_rule,
+)
 from shardmc.mixed.matched import LinearEffects, Matched, blank_sites, points_for
-from shardmc.mixed.own import integrated
 
 __all__ = [
     "GroupLikelihood",

@@ -15,7 +15,7 @@ from shardmc.data.grouped import GroupedBlocks, GroupedRows
 from shardmc.engine import Engine
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, flat
 from shardmc.mixed.matched import GroupSites, LinearEffects
-from shardmc.mixed.small import cholesky, inverse_lower
+from shardmc.mixed.rows import cholesky, inverse_lower
 from shardmc.model import Model
 
 Centers = dict[str, Any]

@@ -1,4 +1,4 @@
-"""The likelihood of a group with its effects integrated out, by adaptive Gauss-Hermite quadrature.
+"""The likelihood of a group, integrated over its effects by adaptive quadrature, and what few nodes miss at the mode.
 
 With u = L v, v ~ N(0, I) and L L^T the covariance of the effects, the likelihood of group g is
 
@@ -6,28 +6,38 @@ With u = L v, v ~ N(0, I) and L L^T the covariance of the effects, the likelihoo
 
 with nodes z_k = v_g + R_g zeta_k around the group's own mode v_g, scaled by its curvature R_g R_g^T = H_g^-1. The mode
 moves with the parameters: v_g(theta) is linear around the point at which it was found. So a sampler computes no mode.
+
+With l and l' the log-likelihoods of a group by a rule with few and by one with many nodes, a sampler uses
+
+    l(theta) + l'(mode) - l(mode) + (theta - mode)^T d(l' - l)(mode),
+
+which has the value and the gradient of l' at the mode. Few nodes then suffice: they must only have the right curvature.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from shardmc.data.grouped import GroupedRows
-from shardmc.mixed.rows import ByRows, log_sum
-from shardmc.mixed.small import log_diagonal
+from shardmc.data.grouped import GroupedBlocks, GroupedRows
+from shardmc.engine import Engine
+from shardmc.mixed.rows import ByRows, log_diagonal, log_sum
 from shardmc.model import Model
+from shardmc.model.effects import GroupEffects
 
 if TYPE_CHECKING:
     from shardmc.mixed.matched import LinearEffects
+
 
 Params = Mapping[str, jax.Array]
 
@@ -169,3 +179,90 @@ class Marginal:
 def flat(params: Params) -> jax.Array:
     """All parameters as one vector, in the order of their names."""
     return ravel_pytree(dict(params))[0]
+
+
+@final
+class OwnGroupLikelihood(GroupLikelihood):
+    """The log-likelihood of groups of a model that declares their effects, by quadrature."""
+
+    def __init__(self, model: Model, effects: GroupEffects) -> None:
+        self.function, self.effects = model.log_likelihood_function, effects
+        self.fingerprint_text = f"effects {effects.names} of groups {effects.column}"
+        self.fingerprint_function = model.at_typical_effects().log_likelihood_function
+        self.local = LocalEffects(self.of_stretches, effects.root, effects.size)
+        self.marginal = Marginal(self.local)
+
+    def __call__(self, params: Params, data: GroupedRows) -> jax.Array:
+        return self.marginal(params, data)
+
+    def moments(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Moments of the effects of each group given the parameters, their means included."""
+        mean, covariance, third = self.marginal.moments(params, data)
+        return mean + self.effects.means(params), covariance, third
+
+    def of_stretches(
+        self, params: Params, rows: Any, effects: jax.Array, weights: jax.Array, counted: bool
+    ) -> jax.Array:
+        """The log-likelihood of stretches of rows (stretch,), given the effects (stretch, effect) less their means."""
+        values = self._of_rows(dict(params), rows, effects, weights.shape)
+        if not counted:
+            values = weights * values
+        return jnp.sum(jnp.where(weights > 0, values, 0.0), axis=0)
+
+    def _of_rows(
+        self, params: dict[str, Any], rows: Any, effects: jax.Array, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """The log-likelihood of every row, (row, stretch): the user's function sees rows one after the other."""
+        of_group = self.effects.means(params) + effects
+        of_rows = jnp.broadcast_to(of_group, (*shape, self.effects.size))
+        flat, each = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (rows, of_rows))
+        return self.function(params, flat, self.effects.named(each)).reshape(shape)
+
+
+@lru_cache(maxsize=8)
+def integrated(model: Model) -> Model:
+    """The model of groups: the same object, with its compiled programs, when the same model comes again."""
+    assert model.effects is not None
+    return model.with_likelihood(OwnGroupLikelihood(model, model.effects))
+
+
+@dataclass(frozen=True)
+class RuleErrors:
+    """Program: what a rule lacks in the log-likelihood of each group (group,), as tilt @ params + level."""
+
+    model: Model
+    likelihood: GroupLikelihood
+
+    def __call__(
+        self, data: GroupedRows, weights: jax.Array, shard: None, shared: tuple[jax.Array, ...]
+    ) -> Any:
+        theta, *rules = shared
+        point, as_params = ravel_pytree(dict(self.model.constrain(theta)))
+
+        def missing(vector: jax.Array) -> jax.Array:
+            few, many = (self.likelihood(as_params(vector), replace(data, rule=rule)) for rule in rules)
+            return many - few
+
+        value, along = jax.linearize(missing, point)
+        tilt = lax.map(along, jnp.eye(len(point), dtype=point.dtype)).T
+        return {"tilt": tilt, "level": value - tilt @ point}
+
+
+def corrected(
+    model: Model, likelihood: GroupLikelihood, blocks: GroupedBlocks, theta: np.ndarray, engine: Engine
+) -> tuple[GroupedBlocks, float]:
+    """Blocks whose rule is corrected by the finer one at theta, and how often all rows were evaluated."""
+    assert blocks.rule is not None
+    assert blocks.finer is not None
+    layout = blocks.layout
+    real = jnp.result_type(float)
+    shared = tuple(jnp.asarray(each, real) for each in (theta, blocks.rule, blocks.finer))
+    plain = replace(blocks, rule=None, finer=None).keep([np.empty(0, np.int64)] * blocks.num_shards)
+    found: dict[str, np.ndarray] = {}
+    for shard, parts in engine.map(RuleErrors(model, likelihood), plain, None, shared):
+        start, size = layout.starts[shard], layout.sizes[shard]
+        for name, part in parts.items():
+            target = found.setdefault(name, np.empty((len(layout.order), *part.shape[1:]), np.float32))
+            target[start : start + size] = np.asarray(part)[:size]
+    count = 2.0 * (1 + found["tilt"].shape[1])
+    return blocks.with_effects({**blocks.groups.rows, **found}), count

@@ -28,7 +28,7 @@ from jax import lax
 
 from shardmc.data.grouped import GroupedRows
 from shardmc.mixed.marginal import Params
-from shardmc.mixed.small import conditioned, diagonal, inverse_of_sum
+from shardmc.mixed.rows import conditioned, diagonal, inverse_of_sum
 from shardmc.model import Model
 
 _MOST_STEPS = 60

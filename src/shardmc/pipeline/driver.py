@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 import numpy as np
 
 from shardmc.data import Source
+from shardmc.data.gathered import give_back
 from shardmc.data.grouped import GroupedBlocks
-from shardmc.data.memory import give_back
 from shardmc.engine import Engine
 from shardmc.guards.limits import memory_explained
 from shardmc.model import Model

@@ -24,11 +24,16 @@ from shardmc.model.effects import refuse_effects
 from shardmc.model.fingerprint import fingerprint
 from shardmc.model.pymc import call_to_write, is_pymc_model
 from shardmc.pipeline.checking import CheckDraws, Polish
+from shardmc.pipeline.counts import (
+    asked_nodes,
+    has_many_effects,
+    number_of_shards,
+    refuse_nodes,
+    small_shards,
+)
 from shardmc.pipeline.driver import Driver, Folder
 from shardmc.pipeline.grouping import DescribeGroups, LocateGroups
-from shardmc.pipeline.nodes import asked_nodes, has_many_effects, refuse_nodes
 from shardmc.pipeline.progress import shows_progress
-from shardmc.pipeline.shard_count import number_of_shards, small_shards
 from shardmc.pipeline.stage import Job
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, LocateShards, SampleShards
 from shardmc.posterior import Plan, Posterior

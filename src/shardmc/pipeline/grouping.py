@@ -27,9 +27,9 @@ from shardmc.mixed import (
     product_rule,
 )
 from shardmc.model import Model
-from shardmc.pipeline.nodes import LADDER, Nodes
+from shardmc.pipeline.counts import LADDER, Nodes
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
-from shardmc.posterior.groups import GroupMoments
+from shardmc.posterior.records import GroupMoments
 from shardmc.types import Frame, Mode
 
 _FIRST_GROUPS = 4_000

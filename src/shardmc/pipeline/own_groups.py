@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from shardmc.check import ordered
 from shardmc.data import Source
-from shardmc.data.arrow import as_numpy
+from shardmc.data.arrow import as_numpy, find_levels, labels, level_keys
 from shardmc.data.grouped import GroupedSource
-from shardmc.data.levels import find_levels, labels, level_keys
 from shardmc.errors import DataError, unknown
 from shardmc.model.effects import GroupEffects
 from shardmc.posterior import Posterior

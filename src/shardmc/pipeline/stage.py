@@ -15,9 +15,9 @@ from shardmc.data import Blocks
 from shardmc.engine import Engine, ProgramCall
 from shardmc.locate import Choice
 from shardmc.model import Model
-from shardmc.pipeline.nodes import Nodes
+from shardmc.pipeline.counts import Nodes
 from shardmc.posterior import ShardTable
-from shardmc.posterior.groups import GroupMoments
+from shardmc.posterior.records import GroupMoments
 from shardmc.sample import Auto, Sampled, Sampler, ShardChains
 from shardmc.types import Combiner, Finding, Located, Mode
 

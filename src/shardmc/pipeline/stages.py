@@ -21,8 +21,8 @@ from shardmc.locate import (
     newton_steps,
 )
 from shardmc.model import Model
+from shardmc.pipeline.counts import Nodes
 from shardmc.pipeline.grouping import recentered
-from shardmc.pipeline.nodes import Nodes
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.sample import Sampled, sample, sample_call
 from shardmc.seeds import Purpose, generator

@@ -15,8 +15,7 @@ from shardmc.guards.limits import memory_explained
 from shardmc.model.model import Recipe
 from shardmc.posterior.elpd import Loo
 from shardmc.posterior.records import ShardTable
-from shardmc.posterior.result import Result
-from shardmc.posterior.summary import INTERVAL, IntervalKind
+from shardmc.posterior.result import INTERVAL, IntervalKind, Result
 from shardmc.posterior.tree import from_tree
 from shardmc.types import Data
 

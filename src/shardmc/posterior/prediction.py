@@ -14,7 +14,7 @@ from shardmc.data import as_source
 from shardmc.data.arrow import as_numpy, is_number_type
 from shardmc.errors import ModelError, OptionError, unknown
 from shardmc.model.user_functions import calling, num_rows
-from shardmc.posterior.summary import INTERVAL, IntervalKind, check_interval, ends
+from shardmc.posterior.result import INTERVAL, IntervalKind, check_interval, ends
 from shardmc.programs.compiled import jit
 from shardmc.types import Data
 

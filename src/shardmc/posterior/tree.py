@@ -110,7 +110,7 @@ def _posterior(tree: xr.DataTree, record: dict[str, Any], kind: type[R], shard_k
 
 
 def _read_groups(tree: xr.DataTree) -> Any:
-    from shardmc.posterior.groups import GroupMoments
+    from shardmc.posterior.records import GroupMoments
 
     return (
         GroupMoments(**_read_arrays(GroupMoments, tree["groups"].to_dataset())) if "groups" in tree else None

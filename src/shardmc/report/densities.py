@@ -15,7 +15,7 @@ from matplotlib.path import Path
 from shardmc.combiners.density import density_curve, density_of_plane, plane_axes
 from shardmc.errors import OptionError
 from shardmc.posterior import Posterior
-from shardmc.posterior.summary import INTERVAL
+from shardmc.posterior.result import INTERVAL
 from shardmc.report.choice import coordinates, label, shards_to_draw, worst_pair
 from shardmc.report.style import COLORS, SharedFigure, draw_curves, no_y_axis, styled, tidy_axis
 

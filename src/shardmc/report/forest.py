@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from shardmc.errors import OptionError, unknown
 from shardmc.names import shown
 from shardmc.posterior import Posterior
-from shardmc.posterior.summary import INTERVAL, IntervalKind, check_interval, ends
+from shardmc.posterior.result import INTERVAL, IntervalKind, check_interval, ends
 from shardmc.report.choice import coordinates, shards_to_draw, shortened
 from shardmc.report.densities import Curve, marginal
 from shardmc.report.style import COLORS, SharedFigure, draw_curves, styled, tidy_axis

@@ -5,12 +5,11 @@ from typing import Any
 
 from shardmc.errors import OptionError, unknown
 from shardmc.sample.gibbs import Gibbs, binomial_labels, multinomial_labels, whole_multiplicities
-from shardmc.sample.independence import Exact, Independence
+from shardmc.sample.independence import Exact, Independence, Warped
 from shardmc.sample.sampler import Sampler
 from shardmc.sample.sampling import Auto, Sampled, sample, sample_call
 from shardmc.sample.shard_runs import ShardChains
 from shardmc.sample.walkers import HMC, NUTS, RandomWalk
-from shardmc.sample.warped import Warped
 
 __all__ = [
     "HMC",

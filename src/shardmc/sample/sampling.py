@@ -13,11 +13,10 @@ from shardmc.data.batch import Blocks
 from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import Engine, ProgramCall
 from shardmc.model import Model
-from shardmc.sample.independence import Independence
+from shardmc.sample.independence import Independence, Warped
 from shardmc.sample.sampler import Sampler
 from shardmc.sample.shard_runs import Part, ShardChains, ShardRuns, untold
 from shardmc.sample.walkers import HMC
-from shardmc.sample.warped import Warped
 from shardmc.types import Located, Scaling, ShardDraws
 
 LOW_ACCEPTANCE = {"cpu": 0.5}

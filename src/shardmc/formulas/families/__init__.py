@@ -8,7 +8,15 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from shardmc.errors import OptionError, RunError, unknown
-from shardmc.formulas.families.continuous import Beta, Gaussian, StudentT
+from shardmc.formulas.families.continuous import (
+    Beta,
+    Gamma,
+    Gaussian,
+    InverseGaussian,
+    Lognormal,
+    StudentT,
+    Weibull,
+)
 from shardmc.formulas.families.counts import (
     NegativeBinomial,
     Poisson,
@@ -17,7 +25,6 @@ from shardmc.formulas.families.counts import (
 )
 from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
 from shardmc.formulas.families.levels import Categorical, Multinomial, Ordinal
-from shardmc.formulas.families.positive import Gamma, InverseGaussian, Lognormal, Weibull
 from shardmc.formulas.families.successes import Bernoulli, Binomial
 
 __all__ = [

@@ -13,8 +13,7 @@ import numpy as np
 
 from shardmc.errors import ModelError, unknown
 from shardmc.model.model import Model, Recipe
-from shardmc.model.numpyro.groups import PlateOfGroups
-from shardmc.model.numpyro.plates import Asked, find_plate, row_densities
+from shardmc.model.numpyro.plates import Asked, PlateOfGroups, find_plate, row_densities
 from shardmc.model.numpyro.sites import Sites, deterministic_values, discover, log_densities
 from shardmc.model.user_functions import missing, structure_key, take, two_samples
 from shardmc.types import Rows

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError
-from shardmc.model.numpyro.compared import Compared, Computed, compare
+from shardmc.model.numpyro.tracing import Compared, Computed, compare
 from shardmc.model.parameter import Parameter
 from shardmc.model.user_functions import TwoSamples, calling, num_rows, row_axis
 from shardmc.model.variables import partly_named

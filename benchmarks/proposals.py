@@ -21,7 +21,7 @@ from provenance import header, publish, table
 
 import shardmc
 from shardmc.sample import Auto
-from shardmc.sample.warped import Warped
+from shardmc.sample.independence import Warped
 
 DEGREES = (10, 20, 50, 100, 500)
 SEEDS = {"groups of five, small sd": 10}

@@ -11,7 +11,7 @@ import pytest
 
 import shardmc
 from shardmc.errors import DataError, ModelError, OptionError, RunError, ShardmcError
-from shardmc.locate.terms import Expansion
+from shardmc.locate.expansion import Expansion
 from shardmc.store.site import read_site
 
 _spec = importlib.util.spec_from_file_location("linear", Path(__file__).parents[1] / "linear.py")

@@ -22,7 +22,7 @@ from shardmc.data.source import Rows
 from shardmc.engine import Engine, Local
 from shardmc.errors import DataError, OptionError
 from shardmc.locate import asked_precision, precision_of_rows
-from shardmc.locate.terms import expand_likelihood
+from shardmc.locate.expansion import expand_likelihood
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.counts import number_of_shards
 from shardmc.pipeline.driver import Driver

@@ -19,7 +19,7 @@ from shardmc.errors import DataError, OptionError
 from shardmc.formulas.chunk import missing
 from shardmc.formulas.design import Design
 from shardmc.formulas.linear_model import named_draws
-from shardmc.locate.terms import expand_prior
+from shardmc.locate.expansion import expand_prior
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
 from shardmc.posterior import Adjusted, Posterior

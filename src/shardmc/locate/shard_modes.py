@@ -122,15 +122,16 @@ class _Steps:
 
     def advance(self, found: Mapping[int, Sequence[jax.Array]]) -> list[int]:
         """Take the next step of some shards, from their terms. Returns those for which another one is worthwhile."""
-        shards = np.array(sorted(found))
+        shards = np.array(sorted(found), np.int64)
         gains, gradients, curvatures = (
-            np.stack([np.asarray(found[i][k], np.float64) for i in shards]) for k in range(3)
+            np.stack([np.asarray(found[i][k], np.float64) for i in sorted(found)]) for k in range(3)
         )
         steps, exist = _newton_steps(gradients, curvatures)
         # Within float32 noise of the centre the gain has no meaning.
         good = exist & (gains > -0.05)
         self.u[shards[~good]] = 0.0
-        shards, gradients, curvatures, steps = (a[good] for a in (shards, gradients, curvatures, steps))
+        shards, steps = shards[good], steps[good]
+        gradients, curvatures = gradients[good], curvatures[good]
         decrements, before = _lengths(gradients, steps), self.last[shards]
         # A guess is a Newton step from the centre, approximately so if rows were kept since.
         guesses = self.u[shards]
@@ -208,7 +209,7 @@ def _chords(
 
 def _newton_steps(gradients: np.ndarray, curvatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Steps (shard, dim) to the maxima of quadratics, and which of them exist. The others are zero."""
-    exist = np.isfinite(curvatures).all(axis=(1, 2))
+    exist = np.asarray(np.isfinite(curvatures).all(axis=(1, 2)))
     factors = np.broadcast_to(np.eye(gradients.shape[1]), curvatures.shape).copy()
     symmetric = (curvatures + curvatures.transpose(0, 2, 1)) / 2
     try:

@@ -28,7 +28,8 @@ def products(program: Jaxpr) -> Mapping[int, Run]:
             of_theta.update(step.outvars)
         if step.primitive.name == "dot_general" and depends == [False, True]:
             (_, summed), batched = step.params["dimension_numbers"]
-            if not batched[0] and len(summed) == len(jnp.shape(step.invars[1].aval)):
+            dims = len(step.invars[1].aval.shape)  # type: ignore[attr-defined]
+            if not batched[0] and len(summed) == dims:
                 found[place] = _parameters_first
     return found
 
@@ -130,7 +131,7 @@ _NEAR_ZERO = (
     *(1.0, -0.49999997, 0.3333335, -0.25000307, 0.19999298, -0.16651577),
     *(0.14277673, -0.12765884, 0.117287934, -0.09004595, 0.036287867),
 )
-_FOUR, _THREE_QUARTERS, _EXPONENT = np.float32([4, 0.75, -np.inf]).view(np.int32)
+_FOUR, _THREE_QUARTERS, _EXPONENT = np.array([4, 0.75, -np.inf], np.float32).view(np.int32)
 """Bits of 4 and of 3/4, and a mask of sign and exponent."""
 
 

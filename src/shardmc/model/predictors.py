@@ -114,7 +114,9 @@ class _Expansion:
         leaves = jax.tree.leaves(rows)
         factors = {place: self._factors(place, theta, leaves) for place in self.places}
         predictors = [
-            lax.dot_general(*factors[place], self._step(place).params["dimension_numbers"])
+            lax.dot_general(
+                factors[place][0], factors[place][1], self._step(place).params["dimension_numbers"]
+            )
             for place in self.places
         ]
         shift = jnp.zeros((), theta.dtype)

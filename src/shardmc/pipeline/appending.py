@@ -19,7 +19,7 @@ from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Engine, Local
 from shardmc.errors import DataError, ModelError, OptionError
 from shardmc.locate import DECREMENT, KEEP, asked_precision, gradients, locate, precision_of_rows
-from shardmc.locate.terms import (
+from shardmc.locate.expansion import (
     Conditioned,
     expand_likelihood,
     expand_prior,

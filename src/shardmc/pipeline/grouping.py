@@ -12,8 +12,9 @@ from shardmc.data.grouped import GroupedBlocks
 from shardmc.errors import ModelError
 from shardmc.locate import Start, choose_precision, locate
 from shardmc.locate.ascent import DECREMENT, Ascent, Quadratic
+from shardmc.locate.expansion import Expansion
 from shardmc.locate.gradient_sums import sampled_scores
-from shardmc.locate.terms import Evaluator, Expansion
+from shardmc.locate.terms import Evaluator
 from shardmc.mixed import (
     GroupLikelihood,
     LinearEffects,

@@ -11,7 +11,7 @@ from shardmc.combiners import named_combiner
 from shardmc.data.blocks import AbsentBlocks
 from shardmc.engine import Local
 from shardmc.errors import DataError, ModelError, OptionError
-from shardmc.locate.terms import Expansion
+from shardmc.locate.expansion import Expansion
 from shardmc.model import Model
 from shardmc.pipeline.checking import CheckDraws
 from shardmc.pipeline.driver import Driver

@@ -16,7 +16,7 @@ from shardmc.data.blocks import RescaledBlocks
 from shardmc.engine import Engine, Local
 from shardmc.errors import DataError, ModelError, OptionError, SamplingError
 from shardmc.locate import asked_precision, locate, precision_of_rows
-from shardmc.locate.terms import Expansion, expand_likelihood, expand_prior
+from shardmc.locate.expansion import Expansion, expand_likelihood, expand_prior
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.fitting import open_rows

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from shardmc.errors import RunError
-from shardmc.locate.terms import Expansion
+from shardmc.locate.expansion import Expansion
 from shardmc.model import Model, Parameter
 from shardmc.names import shown
 from shardmc.sample import ShardChains

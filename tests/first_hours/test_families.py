@@ -66,7 +66,8 @@ def test_a_family_finds_what_made_the_rows_and_predicts(people, family):
             posterior.predictive_check(people)
         assert "posterior_predictive" not in posterior.to_arviz(people, rows=20, draws=50).children
     else:
-        assert (posterior.predictive_check(people, draws=100)["p"] > 0).all()
+        # The smallest p is that of the largest income, 0.04: of 400 draws none reaches it once in five million times.
+        assert (posterior.predictive_check(people, draws=400)["p"] > 0).all()
 
 
 @pytest.fixture(scope="module")

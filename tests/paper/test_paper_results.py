@@ -141,7 +141,11 @@ def test_methods_of_example_2_find_the_posterior():
     for name in ("AR", OURS):
         error = np.abs(draws[name].mean(axis=0) - mean) / sd
         assert error.max() < 0.3
-    assert (draws["MP"].std(axis=0) > 1.5 * sd).all()
+    # M-posterior leaves the shards where they are. How far four of them are apart along a coordinate is chance, that of
+    # this partition; the spread of 1,000 draws is known to some percent.
+    wide = draws["MP"].std(axis=0) / sd
+    assert wide.min() > 1.2
+    assert wide.mean() > 1.5
 
 
 def test_covertype_from_a_file(tmp_path, monkeypatch):

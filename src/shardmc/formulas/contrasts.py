@@ -90,7 +90,7 @@ def contrast(
     >>> table = {"x": rng.normal(size=4_000), "g": rng.choice(["a", "b"], 4_000)}
     >>> table["y"] = 2 * table["x"] + (table["g"] == "b") + rng.normal(size=4_000)
     >>> posterior = glm("y ~ x + g", table, draws=1_000)
-    >>> contrast(posterior, "g", data=table)["mean"].round(1).to_dict()
+    >>> contrast(posterior, "g", data=table)["mean"].round().to_dict()
     {'b - a': 1.0}
     """
     if variable in (at or {}):

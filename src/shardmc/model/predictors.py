@@ -98,11 +98,13 @@ def row_derivatives(model: Any, theta: jax.Array, basis: jax.Array, rows: Rows) 
     found = _predictors(closed.jaxpr, len(theta))
     if found is None:
         return None
-    return _Expansion(closed, numbers, *found).at(theta, basis, rows)
+    return _ByPredictors(closed, numbers, *found).at(theta, basis, rows)
 
 
 @dataclass(frozen=True)
-class _Expansion:
+class _ByPredictors:
+    """A likelihood as a function of its predictors and of the parameters that count by themselves."""
+
     closed: ClosedJaxpr
     numbers: Numbers
     places: Sequence[int]

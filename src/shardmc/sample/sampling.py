@@ -28,6 +28,8 @@ _LOW_OF_MATCHED = 0.15
 _GAIN = 2.0
 """How many times as often proposals must be accepted in warped coordinates, if that is not enough by itself, for HMC
 to use them."""
+_LEAST = 0.1
+"""And at least this part of them. Chains that accept less show acceptances that differ by chance."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Auto:
     """Independence sampling; in warped coordinates where its acceptance is low, and HMC where it still is.
 
     Warped coordinates are tried if parameters are skewed in a few pilot shards, and used, by HMC too, if most of these
-    shards then accept enough, or at least twice as many proposals.
+    shards then accept enough, or a tenth and at least twice as many proposals.
 
     Parameters
     ----------
@@ -142,7 +144,8 @@ def _choose(
     missing = [i for i in pilots if i not in first]
     first |= {i: r.acceptance for i, r in job.run(auto.first, missing, what(auto.first.name))}
     warped = dict(job.run(auto.warped, pilots, what(auto.warped.name)))
-    if 2 * sum(warped[i].acceptance >= min(limit, _GAIN * first[i]) for i in pilots) < len(pilots):
+    enough = {i: min(limit, max(_GAIN * first[i], _LEAST)) for i in pilots}
+    if 2 * sum(warped[i].acceptance >= enough[i] for i in pilots) < len(pilots):
         return low, auto.fallback
     rest = [i for i in sorted(low) if i not in pilots]
     if 2 * sum(warped[i].acceptance >= limit for i in pilots) < len(pilots):

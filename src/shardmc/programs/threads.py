@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
@@ -27,10 +28,16 @@ _running: set[Future[Any]] = set()
 _ending = False
 _lock = Lock()
 
-_idle: list[SimpleQueue[tuple[_Calls, str]]] = []
-"""Threads that wait for work, each by the queue from which it takes its next calls and their name. Starting a thread
-waits until it runs, which takes a millisecond while others compute. A fit would start a hundred."""
+_Work = tuple[_Calls, str]
+"""What a thread does next: the calls it takes, and its name meanwhile."""
+_idle: list[SimpleQueue[_Work | None]] = []
+"""Threads that wait for work, each by the queue from which it takes it. Starting a thread waits until it runs, which
+takes a millisecond while others compute. A fit would start a hundred."""
 _MOST_IDLE = 16
+_open: weakref.WeakSet[Threads] = weakref.WeakSet()
+_alive: weakref.WeakSet[Thread] = weakref.WeakSet()
+_PATIENCE = 2.0
+"""Seconds for which the end of the process waits for threads that have nothing to do."""
 _LEAST_ENTRIES = 1 << 17
 """Entries of an array from which threads are worth their while."""
 _MOST_PARTS = 4
@@ -55,6 +62,7 @@ class Threads:
         self._calls: _Calls = SimpleQueue()
         self._count, self._name = count, name
         self._started = 0
+        _open.add(self)
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
         """Run a function as soon as a thread is free."""
@@ -121,17 +129,19 @@ def _start(calls: _Calls, name: str) -> None:
         work = _idle.pop() if _idle else None
     if work is None:
         work = SimpleQueue()
-        Thread(target=_serve, args=(work,), daemon=True).start()
+        thread = Thread(target=_serve, args=(work,), daemon=True)
+        _alive.add(thread)
+        thread.start()
     work.put((calls, name))
 
 
-def _serve(work: SimpleQueue[tuple[_Calls, str]]) -> None:
-    while True:
-        calls, current_thread().name = work.get()
+def _serve(work: SimpleQueue[_Work | None]) -> None:
+    while (following := work.get()) is not None:
+        calls, current_thread().name = following
         _run(calls)
-        del calls
+        del calls, following
         with _lock:
-            if len(_idle) >= _MOST_IDLE:
+            if _ending or len(_idle) >= _MOST_IDLE:
                 return
             _idle.append(work)
 
@@ -159,10 +169,25 @@ def _forget() -> None:
     global _lock
     _lock = Lock()
     _idle.clear()
+    _open.clear()
+    _alive.clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+def _end_threads() -> None:
+    """End the threads that have nothing to do, so that none is left when Python and the libraries end."""
+    for threads in list(_open):
+        threads.close()
+    with _lock:
+        for work in _idle:
+            work.put(None)
+        _idle.clear()
+    until = time.monotonic() + _PATIENCE
+    for thread in list(_alive):
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 @atexit.register
@@ -172,10 +197,9 @@ def _leave() -> None:
     with _lock:
         _ending = True
         running = set(_running)
-    if not running:
-        return
-    if getattr(sys, "last_type", None) is not KeyboardInterrupt:
+    if not running or getattr(sys, "last_type", None) is not KeyboardInterrupt:
         wait(running)
+        _end_threads()
         return
     weakref.finalize._exitfunc()  # type: ignore[attr-defined]  # removes temporary folders
     logging.shutdown()

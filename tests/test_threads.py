@@ -10,20 +10,27 @@ import pytest
 from shardmc.programs.threads import Threads, aside, each
 
 
-def idents(count):
-    """The threads that ran these many calls at the same time."""
+def compute_together(count):
+    """As many calls at the same time, by threads of a new pool."""
     pool, together = Threads(count, "shardmc-test"), threading.Barrier(count)
-    calls = [pool.submit(lambda: (together.wait(10), threading.get_ident())[1]) for _ in range(count)]
-    found = {call.result(10) for call in calls}
+    calls = [pool.submit(lambda: together.wait(10)) for _ in range(count)]
+    assert sorted(call.result(10) for call in calls) == list(range(count))
     pool.close()
-    return found
 
 
-def test_threads_are_used_again():
-    first = idents(3)
-    assert len(first) == 3
+def test_threads_are_used_again(monkeypatch):
+    started = []
+
+    class Counted(threading.Thread):
+        def start(self):
+            started.append(self)
+            super().start()
+
+    monkeypatch.setattr("shardmc.programs.threads.Thread", Counted)
     for _ in range(100):  # a thread is free a moment after its last call
-        if idents(3) & first:
+        before = len(started)
+        compute_together(3)
+        if len(started) == before:
             return
         time.sleep(0.01)
     pytest.fail("Every pool started threads of its own.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -200,14 +201,14 @@ def _decaying(steps: int) -> Callable[[Any], Any]:
     return lambda i: 0.02 * 0.01 ** (i / steps)
 
 
-def numpyro_nuts(case: Case, seconds: float, begun: float) -> Run:
+def numpyro_nuts(case: Case, seconds: float, begun: float, seed: int = 0) -> Run:
     import jax
     from numpyro.infer import MCMC, NUTS
 
     count, begun = _affordable_draws(case, seconds, begun)
     compiling = Compiling()
     mcmc = MCMC(NUTS(numpyro_model(case)), num_warmup=count, num_samples=count, progress_bar=False)
-    mcmc.run(jax.random.key(0), **case.rows, extra_fields=("num_steps",))
+    mcmc.run(jax.random.key(seed), **case.rows, extra_fields=("num_steps",))
     samples = mcmc.get_samples()
     draws = np.asarray(samples["beta"], np.float64)
     if "sigma" in samples:
@@ -320,11 +321,13 @@ def _affordable_draws(case: Case, seconds: float, begun: float) -> tuple[int, fl
     return count, begun + time.perf_counter() - start
 
 
+OTHER_SEEDS = (1, 2, 3)
 METHODS = {
     "shardmc, plain JAX": shardmc_plain,
     "shardmc, NumPyro model": shardmc_numpyro,
     "shardmc, NumPyro model, 20,000 draws": shardmc_numpyro_longer,
     "NumPyro NUTS": numpyro_nuts,
+    **{f"NumPyro NUTS, seed {seed}": partial(numpyro_nuts, seed=seed) for seed in OTHER_SEEDS},
     "BlackJAX NUTS": blackjax_nuts,
     "nutpie (PyMC)": nutpie_nuts,
     "NumPyro SVI": svi,

@@ -1,6 +1,7 @@
 """The contract of all checks: each is silent on a good run, finds what it is for, and says it with numbers."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -102,3 +103,24 @@ def test_advice_for_one_shard_can_be_followed():
     assert "fewer shards" in several.advice
     assert "fewer shards" not in one.advice
     assert "more draws" in one.advice
+
+
+def test_advice_names_only_options_that_the_call_has():
+    """What each call lacks is in no advice; a call with all options gets it."""
+    off = with_shifted_draws(good())
+    (check,) = (check for check in CHECKS if check.name == "certificate")
+    (everything,) = check(off).findings
+    (appended,) = check(replace(off, options=frozenset({"shards", "keep"}))).findings
+    (sites,) = check(replace(off, options=frozenset())).findings
+    assert "polish" in everything.advice
+    assert "polish" not in appended.advice
+    assert "fewer shards" in appended.advice
+    assert not any(word in sites.advice for word in ("polish", "keep", "fewer shards", "stratify"))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_no_advice_is_about_options_of_other_calls(check):
+    evidence = replace(SPOILED[check.name](good()), options=frozenset())
+    for finding in check(evidence).findings:
+        assert not re.search(r"polish|stratify|keep=|fewer shards", finding.advice)
+        assert finding.advice == finding.advice.strip()

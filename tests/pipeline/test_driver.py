@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import shardmc
+from shardmc.check import CHECKS, Check, Outcome
 from shardmc.data import as_source
 from shardmc.data.arrays import ArraySource
 from shardmc.data.table import TableSource
@@ -17,7 +18,9 @@ from shardmc.engine import Engine
 from shardmc.engine.local import compiled_batch
 from shardmc.errors import RunError
 from shardmc.pipeline.driver import Driver
+from shardmc.pipeline.fitting import FIT
 from shardmc.pipeline.stage import Job, Stage
+from shardmc.pipeline.stages import LocateShards
 from shardmc.store.run import Run
 
 ROWS = np.random.default_rng(0).normal(2.0, 1.0, 600).astype(np.float32)
@@ -175,3 +178,46 @@ def test_a_stage_knows_nothing_of_time_and_progress(model):
     assert (state.notes, state.passes) == (("halved",), {"halve": 0.5})
     assert told == [("halve", 0, 1), ("halve", 1, 1)]
     assert replace(job, seed=1).seed == 1
+
+
+class CountRows(Check):
+    """A check with columns of its own."""
+
+    name = "rows"
+
+    def __call__(self, evidence):
+        sizes = np.asarray(evidence.sizes)
+        return Outcome(
+            (), {"rows": sizes, "rows_by_coordinate": np.outer(sizes, np.ones(len(evidence.names)))}
+        )
+
+
+def test_a_check_adds_columns_of_its_own_and_files_keep_them(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("shardmc.pipeline.checking.CHECKS", (*CHECKS, CountRows()))
+    posterior = shardmc.fit(model, ROWS, **OPTIONS)
+    posterior.save(tmp_path / "posterior.nc")
+    for table in (posterior.shards, shardmc.load(tmp_path / "posterior.nc").shards):
+        assert table.more["rows"].tolist() == [200, 200, 200]
+        assert table.more["rows_by_coordinate"].shape == (3, 1)
+        assert table.ess.shape == (3, 1)
+
+
+class NoteTheMode(Stage):
+    name = "note the mode"
+
+    def run(self, job, state, log):
+        return state.after(self, passes=0.5, notes=(*state.notes, "A note of a stage."))
+
+
+def test_a_resumed_run_has_the_notes_and_passes_of_stages_that_it_does_not_repeat(
+    model, tmp_path, monkeypatch
+):
+    (place,) = (i for i, stage in enumerate(FIT) if isinstance(stage, LocateShards))
+    monkeypatch.setattr("shardmc.pipeline.fitting.FIT", (*FIT[:place], NoteTheMode(), *FIT[place:]))
+    first = shardmc.fit(model, ROWS, run_dir=tmp_path / "run", **OPTIONS)
+    again = shardmc.fit(model, ROWS, run_dir=tmp_path / "run", **OPTIONS)
+    assert "A note of a stage." in first.notes
+    assert "A note of a stage." in again.notes
+    assert again.passes["note the mode"] == 0.5
+    assert again.passes.keys() == first.passes.keys()
+    np.testing.assert_array_equal(again.theta, first.theta)

@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 
 from shardmc.check import special
+from shardmc.check.advice import ANY, Remedies
 from shardmc.check.check import Check, Evidence, Outcome
 from shardmc.types import Finding, Located
 
@@ -29,11 +30,12 @@ _BAD_FIT = (
     "posterior is too narrow"
 )
 _LOOK = {
-    True: "Look at its rows: they may be corrupt, or have a rare level. stratify spreads levels evenly over shards.",
+    True: "Look at its rows: they may be corrupt, or have a rare level.",
     False: "Look at its rows: they may be corrupt, in file order, or have a rare level. Use shuffle=True.",
     None: "Look at its rows: they may be corrupt, or differ from those of the other shards.",
 }
 """What to do about a shard, by whether rows went to shards at random."""
+_STRATIFY = " stratify spreads levels evenly over shards."
 _WHY_SCATTERED = {
     True: f"The rows went to shards at random, so {_BAD_FIT}. Add what makes rows alike, such as group terms, or take "
     "a family with a free spread.",
@@ -68,6 +70,7 @@ def agree(
     level: float = LEVEL,
     dispersion: float = 1.0,
     shuffled: bool | None = None,
+    remedies: Remedies = ANY,
 ) -> Agreement:
     r"""Compare every shard's mode and curvature with those of all rows.
 
@@ -96,6 +99,8 @@ def agree(
         Expected Q_i / d, if it is known: the sum over rows of g_j^T H^-1 g_j / d, where g_j is the gradient of row j.
     shuffled
         Whether rows went to shards at random; None if that is not known. The advice depends on it.
+    remedies
+        What the caller can change. The advice names nothing else.
 
     Examples
     --------
@@ -120,10 +125,10 @@ def agree(
     outliers = outliers[np.argsort(-q[outliers])]
     eigenvalues, uninformed = _information(located, names)
     findings = [
-        *_missing(located),
-        *_disagreement(outliers, q, moves, scatter, sizes, names, shuffled),
+        *_missing(located, remedies),
+        *_disagreement(outliers, q, moves, scatter, sizes, names, shuffled, remedies),
         *_scattered(outliers, q, len(names), scatter, dispersion, shuffled),
-        *_uninformed(uninformed, located.num_shards),
+        *_uninformed(uninformed, located.num_shards, remedies),
     ]
     return Agreement(q, outliers, moves, scatter, float(np.nansum(q)), eigenvalues, uninformed, findings)
 
@@ -163,7 +168,7 @@ def _information(located: Located, names: Sequence[str]) -> tuple[np.ndarray, di
     return eigenvalues, {names[int(k)]: int(counts[k]) for k in np.argsort(-counts) if counts[k]}
 
 
-def _missing(located: Located) -> list[Finding]:
+def _missing(located: Located, remedies: Remedies) -> list[Finding]:
     missing = np.flatnonzero(~located.found)
     if not len(missing):
         return []
@@ -172,7 +177,7 @@ def _missing(located: Located) -> list[Finding]:
             "warning",
             "agreement",
             f"{len(missing)} of {located.num_shards} shards have no mode.",
-            "Use fewer shards, a stronger prior, or keep more rows in every shard (a smaller keep).",
+            remedies.use("shards", "use a stronger prior", "keep"),
             {"shards": missing.tolist()},
         )
     ]
@@ -186,16 +191,18 @@ def _disagreement(
     sizes: np.ndarray,
     names: Sequence[str],
     shuffled: bool | None,
+    remedies: Remedies,
 ) -> list[Finding]:
     """Name the shards that disagree, or report that many do."""
     expected = len(names) * max(scatter, 1.0)
+    look = _LOOK[shuffled] + (_STRATIFY if shuffled and remedies.has("stratify") else "")
     found = [
         Finding(
             "warning",
             "agreement",
             f"Shard {i} ({int(sizes[i]):,} rows) disagrees with all rows (Q = {q[i]:,.0f}, expected about "
             f"{expected:,.0f}), mostly in {_moved(moves[i], names)}.",
-            _LOOK[shuffled],
+            look,
             {"shard": int(i), "q": float(q[i]), "rows": int(sizes[i])},
         )
         for i in outliers[:_MOST_NAMED].tolist()
@@ -238,7 +245,7 @@ def _scattered(
     ]
 
 
-def _uninformed(uninformed: dict[str, int], num_shards: int) -> list[Finding]:
+def _uninformed(uninformed: dict[str, int], num_shards: int, remedies: Remedies) -> list[Finding]:
     if not uninformed:
         return []
     count = sum(uninformed.values())
@@ -248,8 +255,7 @@ def _uninformed(uninformed: dict[str, int], num_shards: int) -> list[Finding]:
             "warning" if count > num_shards / 20 else "note",
             "agreement",
             f"{count} of {num_shards} shards hold almost no information about some parameter: {named}.",
-            "Use fewer shards, stratify by that column, keep more rows in every shard (a smaller keep), or use a "
-            "stronger prior.",
+            remedies.use("shards", "stratify", "keep", "use a stronger prior"),
             {"parameters": dict(uninformed)},
         )
     ]
@@ -267,6 +273,11 @@ class AgreementCheck(Check):
     def __call__(self, evidence: Evidence) -> Outcome:
         assert evidence.located is not None
         found = agree(
-            evidence.located, evidence.shares, evidence.sizes, evidence.names, shuffled=evidence.shuffled
+            evidence.located,
+            evidence.shares,
+            evidence.sizes,
+            evidence.names,
+            shuffled=evidence.shuffled,
+            remedies=evidence.remedies,
         )
         return Outcome(found.findings, {"disagreement": found.q})

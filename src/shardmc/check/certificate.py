@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from shardmc.check.advice import ANY, Remedies
 from shardmc.check.directions import Combination, Correction
 from shardmc.check.measured import Measured, measure
 from shardmc.check.stein import SteinTest
@@ -129,7 +130,7 @@ def certify(
     rng: np.random.Generator | None = None,
     shard: np.ndarray | None = None,
     row_noise: np.ndarray | None = None,
-    one_shard: bool = False,
+    remedies: Remedies = ANY,
 ) -> Certificate:
     r"""Measure how far draws are from the posterior, from its gradients at some of them.
 
@@ -169,8 +170,8 @@ def certify(
     row_noise
         What sampling of rows leaves uncertain about the scores, (sampled shard, chosen, dim); see
         `shardmc.check.Gradients`.
-    one_shard
-        Whether there was one shard only: the advice is not about shards then.
+    remedies
+        What the caller can change. The advice names nothing else.
 
     Examples
     --------
@@ -195,7 +196,7 @@ def certify(
     bounds = Bounds() if bounds is None else bounds
     worth = np.broadcast_to(np.asarray(len(values) if ess is None else ess, np.float64), mode.theta.shape)
     measured = measure(values, chosen, scores, mode, names, worth, shard, rng, row_noise)
-    return Certificate(**vars(measured), **vars(decide(measured, bounds, one_shard)), bounds=bounds)
+    return Certificate(**vars(measured), **vars(decide(measured, bounds, remedies)), bounds=bounds)
 
 
 def polish(values: np.ndarray, certificate: Certificate) -> np.ndarray:

@@ -8,9 +8,11 @@ from typing import Any, final
 
 import numpy as np
 
+from shardmc.check.advice import ANY, Remedies
 from shardmc.check.certificate import Certificate, Certify, certify, choose, polish
 from shardmc.check.check import Check, Evidence, Outcome, Score
 from shardmc.check.measured import joined_noise, rows_suffice
+from shardmc.check.verdict import off_advice
 from shardmc.types import Finding, Gradients, Mode
 
 _MOST_DRAWS = 20_000
@@ -38,7 +40,7 @@ class CertificateCheck(Check):
             evidence.rng,
             evidence.effective,
             options=evidence.certify,
-            one_shard=len(evidence.shares) == 1,
+            remedies=evidence.remedies,
         )
         return Outcome(verdict_findings(certificate), certificate=certificate, certified_at=chosen)
 
@@ -53,7 +55,7 @@ def certify_draws(
     effective: Callable[[], np.ndarray],
     exclude: np.ndarray | None = None,
     options: Certify | None = None,
-    one_shard: bool = False,
+    remedies: Remedies = ANY,
 ) -> tuple[Certificate, np.ndarray]:
     """The certificate of draws (draw, dim), and the indices of the draws at which it took gradients.
 
@@ -82,7 +84,7 @@ def certify_draws(
             rng=rng,
             shard=None if shard is None else shard[draws],
             row_noise=joined_noise(found),
-            one_shard=one_shard,
+            remedies=remedies,
         )
 
     certificate = None
@@ -120,12 +122,6 @@ def verdict_findings(certificate: Certificate) -> list[Finding]:
 _TIMES = {1: "once", 2: "twice", 3: "three times", 4: "four times", 5: "five times"}
 _UNKNOWN = 0.5
 """A ratio with a larger standard error is not reported."""
-_NOT_ENOUGH = {
-    False: "Polishing was not enough. Use fewer shards, or keep more rows in every shard (a smaller keep). The check "
-    "of shard agreement may name the cause.",
-    True: "Polishing was not enough, and there is one shard: take more draws, or use another sampler such as 'nuts'.",
-}
-"""By whether there is only one shard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +148,7 @@ def polish_draws(
     values: np.ndarray,
     certificate: Certificate,
     again: Callable[[np.ndarray], Certificate | None],
-    one_shard: bool = False,
+    remedies: Remedies = ANY,
 ) -> tuple[np.ndarray, Certificate, Polished]:
     """Polish draws until they are within bounds, or polishing no longer helps.
 
@@ -167,8 +163,8 @@ def polish_draws(
         Their certificate.
     again
         Certifies draws at points that no earlier certificate used. Returns None if too few are left.
-    one_shard
-        Whether the draws come from one shard only.
+    remedies
+        What the caller can change if polishing is not enough.
 
     Returns
     -------
@@ -207,7 +203,8 @@ def polish_draws(
             break
         values, certificate, rounds = moved, fresh, rounds + 1
     if rounds and certificate.verdict == "off":
-        certificate = replace(certificate, advice=_NOT_ENOUGH[one_shard])
+        left = replace(remedies, options=remedies.options - {"polish"})
+        certificate = replace(certificate, advice=f"Polishing was not enough. {off_advice(left)}")
     return values, certificate, Polished(before, rounds, _sentence(before, certificate, rounds, halted))
 
 

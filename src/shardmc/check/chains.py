@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 
 from shardmc.check import special
+from shardmc.check.advice import ANY, Remedies
 from shardmc.check.check import Check, Evidence, Outcome
 from shardmc.check.mixing import effective_size, split_r_hat
 from shardmc.programs.threads import each
@@ -36,7 +37,11 @@ class ChainDiagnostics:
 
 
 def diagnose(
-    chains: Sequence[np.ndarray], acceptance: np.ndarray, divergences: np.ndarray, names: Sequence[str]
+    chains: Sequence[np.ndarray],
+    acceptance: np.ndarray,
+    divergences: np.ndarray,
+    names: Sequence[str],
+    remedies: Remedies = ANY,
 ) -> ChainDiagnostics:
     """Diagnostics of every shard's chains, all shards at once.
 
@@ -50,6 +55,8 @@ def diagnose(
         Number of transitions that diverged, (shard,).
     names
         One name per coordinate.
+    remedies
+        What the caller can change. The advice names nothing else.
 
     Examples
     --------
@@ -60,6 +67,7 @@ def diagnose(
     >>> [finding.message for finding in result.findings]
     ['Chains of 1 of 10 shards have not mixed: R-hat of b in shard 3 is 1.59.']
     """
+    remedies = replace(remedies, one_shard=len(chains) == 1)
     dim = chains[0].shape[-1]
     ess = np.full((len(chains), dim), np.nan)
     r_hat, limit = ess.copy(), ess.copy()
@@ -77,8 +85,8 @@ def diagnose(
         each(look, [group[i : i + _TOGETHER] for i in range(0, len(group), _TOGETHER)], _THREADS)
         limit[group] = _r_hat_limit(shape[0], shape[1], np.median(ess[group], axis=0) / most, len(chains))
     found = [
-        *_divergences(divergences),
-        *_acceptance(acceptance),
+        *_divergences(divergences, remedies),
+        *_acceptance(acceptance, remedies),
         *_mixing(r_hat, limit, names),
         *_few_draws(ess, names),
     ]
@@ -98,7 +106,7 @@ def _r_hat_limit(chains: int, draws: int, efficiency: np.ndarray, num_shards: in
     return np.maximum(np.sqrt((size - 1) / size + fisher / effective), _LARGEST_R_HAT)
 
 
-def _divergences(divergences: np.ndarray) -> list[Finding]:
+def _divergences(divergences: np.ndarray, remedies: Remedies) -> list[Finding]:
     if not np.nansum(divergences) > 0:
         return []
     worst = int(np.nanargmax(divergences))
@@ -109,14 +117,15 @@ def _divergences(divergences: np.ndarray) -> list[Finding]:
             "warning",
             "chains",
             f"{total:,} transitions diverged{where}.",
-            "Raise the target acceptance, as in sampler=shardmc.HMC(target_acceptance=0.95)"
-            f"{'' if one else ', or use fewer shards'}.",
+            remedies.use(
+                "raise the target acceptance, as in sampler=shardmc.HMC(target_acceptance=0.95)", "shards"
+            ),
             {"divergences": total, "shard": worst},
         )
     ]
 
 
-def _acceptance(acceptance: np.ndarray) -> list[Finding]:
+def _acceptance(acceptance: np.ndarray, remedies: Remedies) -> list[Finding]:
     low = np.flatnonzero(acceptance < _LOWEST_ACCEPTANCE)
     if not len(low):
         return []
@@ -127,7 +136,9 @@ def _acceptance(acceptance: np.ndarray) -> list[Finding]:
         else f"{len(low)} of {len(acceptance)} shards accepted less than {_LOWEST_ACCEPTANCE:.0%} of their proposals; "
         f"shard {worst} accepted {acceptance[worst]:.1%}."
     )
-    closer = "" if one else ", or fewer shards, whose subposteriors are closer to a Gaussian"
+    closer = (
+        ", or fewer shards, whose subposteriors are closer to a Gaussian" if remedies.has("shards") else ""
+    )
     return [
         Finding(
             "warning",
@@ -205,5 +216,7 @@ class ChainCheck(Check):
     name = "chains"
 
     def __call__(self, evidence: Evidence) -> Outcome:
-        found = diagnose(evidence.chains, evidence.acceptance, evidence.divergences, evidence.names)
+        found = diagnose(
+            evidence.chains, evidence.acceptance, evidence.divergences, evidence.names, evidence.remedies
+        )
         return Outcome(found.findings, {"ess": found.ess, "r_hat": found.r_hat})

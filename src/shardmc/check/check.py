@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardmc.check.advice import ANY, Remedies
 from shardmc.check.certificate import Certificate, Certify
 from shardmc.types import Finding, Gradients, Located
 
@@ -35,8 +36,15 @@ class Evidence:
     rng: np.random.Generator
     certify: Certify | None
     """Effort and bounds of the certificate; None for no certificate."""
+    options: frozenset[str] = ANY.options
+    """The options of the call that advice may name."""
     shuffled: bool | None = None
     """Whether rows went to shards at random; None if that is not known."""
+
+    @property
+    def remedies(self) -> Remedies:
+        """What the caller can change."""
+        return Remedies(self.options, one_shard=len(self.shares) == 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from shardmc.check.advice import ANY, Remedies
 from shardmc.check.measured import FEWEST_GRADIENTS, Measured
 from shardmc.errors import OptionError
 
@@ -56,8 +57,8 @@ class Decision:
     """What would settle "cannot tell": gradients at more draws, or more draws."""
 
 
-def decide(measured: Measured, bounds: Bounds, one_shard: bool = False) -> Decision:
-    """The verdict that the measured errors allow, with advice that fits one shard or many.
+def decide(measured: Measured, bounds: Bounds, remedies: Remedies = ANY) -> Decision:
+    """The verdict that the measured errors allow, with advice that the caller can follow.
 
     "off": the error of a mean, an sd or a combination exceeds its bound, and is significant at a family-wise level
     given the Monte Carlo noise. "within": all errors, Monte Carlo noise included, are inside the bounds with their
@@ -80,39 +81,48 @@ def decide(measured: Measured, bounds: Bounds, one_shard: bool = False) -> Decis
     worst = _worst(measured, bounds, level) if confirmed.all() else None
     if "off" in verdicts:
         sentence = _off_sentence(measured, bounds, off_mean | off_sd)
-        return Decision("off", verdicts, sentence, _OFF_ADVICE[one_shard])
+        return Decision("off", verdicts, sentence, off_advice(remedies))
     if worst is not None:
-        return Decision("off", verdicts, worst, _OFF_ADVICE[one_shard])
-    doubt = _doubt(measured, bounds, clear, one_shard)
+        return Decision("off", verdicts, worst, off_advice(remedies))
+    doubt = _doubt(measured, bounds, clear, remedies)
     if doubt is None:
         percent = f"{100 * bounds.sd:g} %"
         sentence = f"Within bounds: every mean within {bounds.mean:g} sd and every sd within {percent}."
         return Decision("within", verdicts, sentence, "")
-    correctable = _strange(measured, one_shard) is None and not (clear.all() and _misshapen(measured))
+    correctable = _strange(measured, remedies) is None and not (clear.all() and _misshapen(measured))
     return Decision(
         "cannot tell", verdicts, f"Cannot tell: {doubt.reason}.", doubt.advice, correctable, doubt.remedy
     )
 
 
-_OFF_ADVICE = {
-    False: "Use fewer shards, keep more rows in every shard (a smaller keep), or use polish=True (--polish). "
-    "The check of shard agreement may name the cause.",
-    True: "There is one shard, so the chain has probably not reached all of the posterior: take more draws, use "
-    'another sampler such as "nuts", or use polish=True (--polish).',
-}
-"""By whether there is only one shard."""
-_SHAPE_ADVICE = {
-    False: "Look at the marginal densities of the shards; use fewer shards or another sampler.",
-    True: "There is one shard: look at its marginal densities, take more draws, or use another sampler.",
-}
+_NAMES_CAUSE = "The check of shard agreement may name the cause."
 _SKEWED_ADVICE = {
     False: "Or compare with a run of fewer shards, transform the parameter, or use a stronger prior.",
-    True: "There is one shard: or compare with another sampler, transform the parameter, or use a stronger prior.",
+    True: "Or compare with another sampler, transform the parameter, or use a stronger prior.",
 }
+"""By whether there is only one shard."""
 _SURPRISE_ADVICE = {
     False: "There may be another mode: look at the modes of the shards.",
     True: "There may be another mode: look at the draws of the one shard, and run it with another seed.",
 }
+
+
+def off_advice(remedies: Remedies) -> str:
+    """What to do about draws that are off."""
+    if remedies.one_shard:
+        todo = remedies.use("take more draws", 'use another sampler such as "nuts"', "polish")
+        return f"There is one shard, and its chain has probably not reached all of the posterior. {todo}"
+    return f"{remedies.use('shards', 'keep', 'polish')} {_NAMES_CAUSE}".strip()
+
+
+def _shape_advice(remedies: Remedies) -> str:
+    if remedies.one_shard:
+        return "Look at the marginal densities. Take more draws, or use another sampler."
+    return f"Look at the marginal densities of the shards. {remedies.use('shards', 'use another sampler')}"
+
+
+def _fewer_or_larger(remedies: Remedies) -> str:
+    return f"{remedies.use('shards', 'keep')} {_NAMES_CAUSE}".strip()
 
 
 def _verdict(off: bool, clear: bool) -> Verdict:
@@ -161,24 +171,24 @@ class _Doubt:
     remedy: Remedy = ""
 
 
-def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray, one_shard: bool) -> _Doubt | None:
+def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray, remedies: Remedies) -> _Doubt | None:
     """The most serious reason why the verdict is not "within"."""
-    strange = _strange(measured, one_shard)
+    strange = _strange(measured, remedies)
     if strange is not None:
         return strange
     if _misshapen(measured):
         return _Doubt(
             f"means and sds look right, but the shape does not (Stein discrepancy, p = {measured.stein.p_value:.2g})",
-            _SHAPE_ADVICE[one_shard],
+            _shape_advice(remedies),
         )
-    return _loose(measured, bounds) if clear.all() else _imprecise(measured, bounds, clear)
+    return _loose(measured, bounds) if clear.all() else _imprecise(measured, bounds, clear, remedies)
 
 
 def _misshapen(measured: Measured) -> bool:
     return measured.stein.p_value < _SHAPE_LEVEL
 
 
-def _strange(measured: Measured, one_shard: bool) -> _Doubt | None:
+def _strange(measured: Measured, remedies: Remedies) -> _Doubt | None:
     """Why the measured errors cannot be relied on, and what to do."""
     if measured.num_gradients < FEWEST_GRADIENTS:
         return _Doubt(
@@ -196,7 +206,7 @@ def _strange(measured: Measured, one_shard: bool) -> _Doubt | None:
         return _Doubt(
             f"the posterior of {measured.names[worst]} is too far from a Gaussian to be measured by gradients "
             f"at {measured.num_gradients} draws",
-            f"{_gradients(measured, 3.0)} {_SKEWED_ADVICE[one_shard]}",
+            f"{_gradients(measured, 3.0)} {_SKEWED_ADVICE[remedies.one_shard]}",
             "gradients",
         )
     if (measured.surprise > _MOST_SURPRISE).any():
@@ -204,7 +214,7 @@ def _strange(measured: Measured, one_shard: bool) -> _Doubt | None:
         return _Doubt(
             f"for {measured.names[worst]}, the gradient at one draw differs by {measured.surprise[worst]:.2g} sd from "
             "what the other gradients predict",
-            _SURPRISE_ADVICE[one_shard],
+            _SURPRISE_ADVICE[remedies.one_shard],
             "gradients",
         )
     return None
@@ -228,7 +238,7 @@ def _loose(measured: Measured, bounds: Bounds) -> _Doubt | None:
     return None
 
 
-def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray) -> _Doubt:
+def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray, remedies: Remedies) -> _Doubt:
     """Name the parameter whose error is known least precisely."""
     reach_mean = (np.abs(measured.mean_error) + 2 * measured.mean_measured_se) / bounds.mean
     reach_sd = (np.abs(measured.sd_ratio - 1) + 2 * measured.sd_measured_se) / bounds.sd
@@ -247,16 +257,15 @@ def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray) -> _Doubt:
     if error <= bound:  # for these draws themselves: a more precise measurement would tell
         return _Doubt(text, _gradients(measured, max(3.0, min((own / (bound / 3)) ** 2, 100.0))), "gradients")
     if measured.shards_differ[worst]:
-        return _Doubt(text, _differing(measured, worst))
+        return _Doubt(text, _differing(measured, worst, remedies))
     return _more(measured, text, float(reach), float(np.sqrt(max(se**2 - own**2, 0.0))), bound, own)
 
 
-def _differing(measured: Measured, worst: int) -> str:
+def _differing(measured: Measured, worst: int, remedies: Remedies) -> str:
     return (
         f"The draws of {measured.names[worst]} from different shards differ in their means: these "
         f"{measured.num_draws:,} draws are worth {measured.ess[worst]:,.0f} independent ones, and more would not help. "
-        "Use fewer shards, or keep more rows in every shard (a smaller keep). The check of shard agreement may name "
-        "the cause."
+        f"{_fewer_or_larger(remedies)}"
     )
 
 

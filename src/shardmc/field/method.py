@@ -265,5 +265,6 @@ def open_job(
         precision=precision,
         certify=certify,
         shuffled=shuffled,
+        options=frozenset({"shards", "stratify"}),
     )
     return front_end, job

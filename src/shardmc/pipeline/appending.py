@@ -136,6 +136,7 @@ def append(
         keep=None if keep is None or count == 1 else keep / factor,
         certify=certified if old_blocks is not None else None,
         shuffled=True,
+        options=frozenset({"shards", "keep"}),
     )
     stages = (
         ChoosePrecision(near=Frame.at(old_mode.theta, growth * old_mode.curvature)),

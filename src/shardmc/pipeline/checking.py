@@ -23,6 +23,7 @@ from shardmc.check import (
     polish_draws,
     verdict_findings,
 )
+from shardmc.check.advice import Remedies
 from shardmc.check.measured import FEWEST_GRADIENTS
 from shardmc.combiners.moments import pooled_count
 from shardmc.data import Blocks
@@ -171,6 +172,7 @@ class CheckDraws(Stage):
             effective=effective,
             rng=generator(job.seed, Purpose.CERTIFY),
             certify=job.certify,
+            options=job.options,
             shuffled=job.shuffled,
         )
 
@@ -188,7 +190,8 @@ def _shard_table(state: State, evidence: Evidence, outcomes: Iterable[Outcome]) 
     for shard, values in enumerate(flat):
         draws[shard, : len(values)] = values
     columns = {name: values for outcome in outcomes for name, values in outcome.per_shard.items()}
-    return ShardTable(
+    return ShardTable.of(
+        columns,
         share=evidence.shares,
         size=evidence.sizes,
         acceptance=evidence.acceptance,
@@ -197,7 +200,6 @@ def _shard_table(state: State, evidence: Evidence, outcomes: Iterable[Outcome]) 
         draws=draws,
         mode=None if state.located is None else state.located.shard_modes,
         chains=np.array([len(theta) for theta in evidence.chains]),
-        **columns,
     )
 
 
@@ -222,6 +224,7 @@ class Polish(Stage):
             known(state.located).mode,
             score_of_blocks(replace(job, engine=_Counted(job.engine, log)), state),
         )
+        remedies = Remedies(job.options, one_shard=state.blocks.num_shards == 1)
         inside = np.flatnonzero(np.isfinite(combined.theta).all(axis=1))
         rng, before = generator(job.seed, Purpose.POLISH), len(used)
 
@@ -241,14 +244,12 @@ class Polish(Stage):
                 lambda: certificate.ess,
                 exclude=used,
                 options=job.certify,
-                one_shard=state.blocks.num_shards == 1,
+                remedies=remedies,
             )
             used = np.concatenate([used, chosen])
             return fresh
 
-        values, fresh, polished = polish_draws(
-            combined.theta[inside], certificate, again, state.blocks.num_shards == 1
-        )
+        values, fresh, polished = polish_draws(combined.theta[inside], certificate, again, remedies)
         if polished.rounds:
             combined = PosteriorDraws(
                 _filled(combined.theta, inside, values),

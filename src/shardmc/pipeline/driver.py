@@ -101,6 +101,8 @@ class Folder:
             posterior.save(self._run.path("posterior.nc"))
 
 
+_ACCOUNT = "account"
+"""The entry of a part that holds the notes and passes of the stages so far."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -145,7 +147,7 @@ class Driver:
             if not state.blocks.in_memory or state.blocks.most_in_memory is not None:
                 give_back()
             if stage.part:
-                self._folder.write_part(stage.part, stage.save(state))
+                self._folder.write_part(stage.part, {**stage.save(state), _ACCOUNT: state.account()})
         return replace(state, notes=(*state.notes, *ahead.notes()))
 
     def posterior(self, job: Job, state: State, plan: Plan) -> Posterior:
@@ -180,7 +182,8 @@ class Driver:
             stage = stages[position]
             arrays = self._folder.read_part(stage.part) if stage.part else None
             if arrays is not None:
-                return stage.load(job, state, arrays), stages[position + 1 :]
+                restored = stage.load(job, state, arrays).with_account(arrays[_ACCOUNT])
+                return restored, stages[position + 1 :]
         return state, stages
 
     def _report(self, stage: str, done: int, total: int) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 import numpy as np
 
 from shardmc.check import Certify, certify_options, ordered
+from shardmc.check.advice import ANY
 from shardmc.combiners import named_combiner
 from shardmc.data import Partition, Source, as_source
 from shardmc.data.grouped import GroupedBlocks
@@ -238,6 +239,7 @@ def fit(
             certify=certified,
             polish=polish,
             shuffled=shuffle,
+            options=ANY.options - ({"stratify"} if isinstance(blocks, GroupedBlocks) else set()),
             mode_for=front_end.mode_for,
         )
         state = driver.run(job, FIT_GROUPS if isinstance(blocks, GroupedBlocks) else FIT)

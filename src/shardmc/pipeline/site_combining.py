@@ -118,7 +118,7 @@ def combine_sites(
         )
     elsewhere = AbsentBlocks(np.array([site.rows for site in read]), np.array([site.share for site in read]))
     located, notes = _located(read)
-    job = Job(known_model, elsewhere, Local(), seed, chosen, Auto())
+    job = Job(known_model, elsewhere, Local(), seed, chosen, Auto(), options=frozenset())
     state = State(
         elsewhere,
         elsewhere,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +12,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from shardmc.check import Certificate, Certify, Polished
+from shardmc.check.advice import ANY
 from shardmc.data import Blocks
 from shardmc.engine import Engine, ProgramCall
 from shardmc.locate import Choice
@@ -44,6 +46,8 @@ class Job:
     polish: bool = False
     shuffled: bool | None = None
     """Whether rows went to shards at random; None if that is not known."""
+    options: frozenset[str] = ANY.options
+    """The options of the call that advice may name."""
     mode_for: str = ""
     """The options that need a mode of all rows, whatever the sampler needs."""
 
@@ -104,6 +108,15 @@ class State:
         """The state with the results of a stage, and how often it evaluated the likelihood of all rows."""
         counted = self.passes if passes is None else {**self.passes, stage.name: passes}
         return replace(self, passes=counted, **found)
+
+    def account(self) -> np.ndarray:
+        """The notes and passes as JSON, in an array that a run folder can hold."""
+        return np.frombuffer(json.dumps([self.notes, self.passes]).encode(), np.uint8)
+
+    def with_account(self, account: np.ndarray) -> State:
+        """The state with the notes and passes that `account` returned."""
+        notes, passes = json.loads(account.tobytes())
+        return replace(self, notes=tuple(notes), passes=passes)
 
     def computing(self) -> AbstractContextManager[None]:
         """A context in which JAX computes in the precision that was chosen."""

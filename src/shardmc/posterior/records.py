@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from shardmc.posterior.tree import axes
+from shardmc.posterior.tree import axes, columns
 
 
 class _Record:
@@ -171,6 +171,16 @@ class ShardTable:
     """Q of the check of agreement."""
     chains: np.ndarray | None = field(default=None, metadata=axes("shard"))
     """How many chains each shard ran; its draws are theirs, one after the other."""
+    more: Mapping[str, np.ndarray] = field(default_factory=dict, metadata=columns("shard", "coordinate"))
+    """Columns of checks that have no field here: (shard,) or (shard, coordinate)."""
+
+    @classmethod
+    def of(cls, columns: Mapping[str, np.ndarray], **others: Any) -> Self:
+        """A table with the columns that checks have found."""
+        names = {each.name for each in fields(cls)}
+        own = {name: values for name, values in columns.items() if name in names}
+        more = {name: values for name, values in columns.items() if name not in names}
+        return cls(**{**others, **own, "more": more})
 
     @property
     def num_shards(self) -> int:

@@ -1,7 +1,7 @@
 """A posterior as an xarray.DataTree in ArviZ's layout, and back.
 
-The fields of `Posterior` and `ShardTable` say themselves how they are stored: an array by the names of its axes, any
-other value by the function that reads it from JSON. A new field needs nothing here.
+The fields of `Posterior` and `ShardTable` say themselves how they are stored: an array, or a mapping of arrays, by the
+names of the axes, any other value by the function that reads it from JSON. A new field needs nothing here.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ _ATTRIBUTE = "shardmc"
 def axes(*names: str) -> dict[str, Any]:
     """Metadata of a field that is stored as an array with these axes; None is not stored."""
     return {"axes": names}
+
+
+def columns(*axes: str) -> dict[str, Any]:
+    """Metadata of a mapping from names to arrays, stored as arrays with the first of these axes."""
+    return {"columns": axes}
 
 
 def read_by(function: Callable[[Any], Any]) -> dict[str, Any]:
@@ -124,6 +129,8 @@ def _arrays(record: Any) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
         if "axes" in each.metadata and values is not None:
             text = isinstance(values, tuple)
             found[each.name] = each.metadata["axes"], np.array(values, dtype=object) if text else values
+        for name, column in getattr(record, each.name).items() if "columns" in each.metadata else ():
+            found[f"{each.name}.{name}"] = each.metadata["columns"][: np.ndim(column)], np.asarray(column)
     return found
 
 
@@ -133,6 +140,10 @@ def _read_arrays(kind: type[Any], data: xr.Dataset) -> dict[str, Any]:
         if "axes" in each.metadata and each.name in data:
             values = data[each.name].values
             found[each.name] = tuple(map(str, values)) if values.dtype.kind in "OUT" else values
+        if "columns" in each.metadata:
+            start = f"{each.name}."
+            names = [str(name) for name in data.data_vars if str(name).startswith(start)]
+            found[each.name] = {name.removeprefix(start): data[name].values for name in names}
     return found
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from shardmc.check.advice import MEASURED_BY
 from shardmc.errors import OptionError, unknown
 from shardmc.names import shown
 from shardmc.posterior import Posterior
@@ -182,7 +183,7 @@ def plot_certificate(posterior: Posterior, parameters: Sequence[str | int] | Non
     """
     certificate = posterior.certificate
     if certificate is None:
-        raise OptionError("The posterior has no certificate: call fit with check=True.")
+        raise OptionError(f"The posterior has no certificate of its distance from these draws: {MEASURED_BY}")
     chosen = coordinates(posterior, parameters, 30)
     names = [posterior.names[k] for k in chosen]
     height = len(chosen) * _ROW + 0.72

@@ -13,6 +13,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from shardmc.check.advice import MEASURED_BY
 from shardmc.check.agreement import LEVEL
 from shardmc.check.check import ordered
 from shardmc.guards.files import write_file
@@ -303,7 +304,7 @@ def headline(posterior: Posterior) -> Headline:
     certificate = posterior.certificate
     if certificate is None:
         sentence = "The distance of these draws from the posterior was not measured."
-        advice = "Call fit with check=True. The check needs the mode of all rows."
+        advice = MEASURED_BY
         return Headline("none", "○", "Not certified", sentence, advice)
     kind = certificate.verdict.replace(" ", "-")
     word, _, rest = certificate.sentence.partition(": ")

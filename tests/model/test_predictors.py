@@ -15,6 +15,7 @@ ROWS = {
     "z": RNG.normal(size=(50, 2)).astype(np.float32),
     "y": RNG.poisson(2, size=50).astype(np.float32),
     "g": RNG.integers(0, 3, size=50),
+    "g3": RNG.integers(0, 3, size=(50, 3)),
 }
 
 
@@ -55,6 +56,17 @@ def columns(p, r):
     return -0.5 * (r["y"] - r["x"].T.T @ p["b"][::1] - jnp.squeeze(r["z"].T[:1]) * 0) ** 2
 
 
+def unused_product(p, r):
+    eta = r["x"] @ p["b"]
+    r["z"] @ p["c"]
+    return r["y"] * eta - jnp.exp(eta)
+
+
+def doubled(r):
+    return jnp.concatenate([r["x"], 2 * r["x"]])
+
+
+TURN, AT_GROUPS = np.linalg.qr(RNG.normal(size=(3, 3)))[0], RNG.normal(size=(50, 3))
 COUNTS = {"b": 3}
 FOUND = {
     # The model, its parameters, and the number of predictors and of parameters that count by themselves.
@@ -65,12 +77,27 @@ FOUND = {
     "scaled": (scaled, {"a": (), **COUNTS, "s": "positive"}, 1, 1),
     "columns": (columns, COUNTS, 1, 0),
     "compiled": (jax.jit(poisson), {"a": (), **COUNTS}, 1, 1),
+    "other coefficients": (lambda p, r: -0.5 * (r["y"] - r["x"] @ (TURN @ p["b"])) ** 2, COUNTS, 1, 0),
+    "a product that no row needs": (unused_product, {**COUNTS, "c": 2}, 1, 0),
+    "compiled step": (lambda p, r: jax.nn.relu(r["x"] @ p["b"]) - (r["x"] @ p["b"]) ** 2, COUNTS, 2, 0),
 }
 LEFT_ALONE = {
     "no product": (lambda p, r: -0.5 * (r["y"] - p["a"]) ** 2, {"a": ()}),
     "not linear": (lambda p, r: -0.5 * (r["y"] - r["x"] @ jnp.exp(p["b"])) ** 2, COUNTS),
     "squared": (lambda p, r: -0.5 * (r["y"] - r["x"] @ (p["b"] * p["b"])) ** 2, COUNTS),
     "levels": (lambda p, r: -0.5 * (r["y"] - r["x"] @ p["b"] - p["u"][r["g"]]) ** 2, {**COUNTS, "u": 3}),
+    "groups of 50 entries": (lambda p, r: -0.5 * (r["y"] - (AT_GROUPS @ p["b"])[r["g"]]) ** 2, COUNTS),
+    "groups of 3 entries": (lambda p, r: -0.5 * (r["y"] - (TURN @ p["b"])[r["g"]]) ** 2, COUNTS),
+    "two rows for each": (
+        lambda p, r: -0.5 * (r["y"] - jnp.sum((doubled(r) @ p["b"]).reshape(2, -1), 0)) ** 2,
+        COUNTS,
+    ),
+    "another order": (lambda p, r: -0.5 * (r["y"] - (r["x"][::-1] @ p["b"])[::-1]) ** 2, COUNTS),
+    "order of a loop": (
+        lambda p, r: jax.lax.map(lambda k: -0.5 * (r["y"][k] - (r["x"] @ p["b"])[k]) ** 2, jnp.arange(50)),
+        COUNTS,
+    ),
+    "whole numbers": (lambda p, r: -0.5 * (r["y"] - r["g3"] @ p["b"].astype(int)) ** 2, COUNTS),
     "many classes": (lambda p, r: jax.nn.log_softmax(r["x"] @ p["m"])[:, 0], {"m": (3, 2)}),
     "few parameters": (
         lambda p, r: -0.5 * (r["y"] - p["a"] - r["z"][:, :1] @ p["c"]) ** 2,

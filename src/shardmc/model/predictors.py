@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from shardmc.model.faster import products
 from shardmc.model.shared import Numbers, SharedDensity, fill
+from shardmc.model.steps import needed
 from shardmc.types import Rows
 
 _MOST = 4
@@ -31,6 +32,22 @@ _LINEAR = (
     "reduce_sum",
 )
 _BILINEAR = ("mul", "dot_general")
+_ROW_BY_ROW = frozenset(
+    (
+        *("abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "copy", "copy_p"),
+        *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh"),
+        *("digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt"),
+        *("igamma", "igamma_grad_a", "igammac", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p"),
+        *("logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not", "or", "polygamma", "pow"),
+        *("bessel_i0e", "bessel_i1e", "regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n"),
+        *("shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sqrt", "square", "sub"),
+        *("stop_gradient", "xor", "zeta"),
+        *("broadcast_in_dim", "concatenate", "expand_dims", "reshape", "squeeze"),
+        *("reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum"),
+        *("jit", "pjit", "closed_call", "checkpoint", "custom_jvp_call", "custom_vjp_call"),
+    )
+)
+"""Steps that leave rows in their order. Calls count as such; the steps of what they call are looked at, too."""
 
 
 @dataclass(frozen=True)
@@ -180,12 +197,20 @@ def _constant(value: jax.Array) -> Callable[[JaxprEqn, Sequence[Any]], list[jax.
 
 
 def _predictors(program: Jaxpr, dim: int) -> tuple[list[int], list[int]] | None:
-    """Places of the linear predictors, and the parameters that count by themselves, too; None if it does not pay."""
-    linear = _linear(program)
+    """Places of the linear predictors, and the parameters that count by themselves, too; None if it does not pay.
+
+    A linear predictor multiplies a matrix with one row for each row of the data by coefficients linear in theta.
+    """
+    linear, of_rows = _linear(program), _depending(program.invars[1:], program)
+    used = set(map(id, needed(program)))
     places = [
         place
         for place in products(program)
-        if _is_predictor(program.eqns[place]) and program.eqns[place].invars[1] in linear
+        if _is_predictor(step := program.eqns[place], program)
+        and id(step) in used
+        and step.invars[0] in of_rows
+        and step.invars[1] in linear
+        and _stays_in_order(step, program)
     ]
     others = _parameters_of_result(program, dim, places)
     count = len(places) + len(others)
@@ -193,19 +218,45 @@ def _predictors(program: Jaxpr, dim: int) -> tuple[list[int], list[int]] | None:
     return (places, others) if pays else None
 
 
-def _is_predictor(step: JaxprEqn) -> bool:
-    """Whether a product is that of a matrix and a vector."""
-    return [len(atom.aval.shape) for atom in step.invars] == [2, 1]  # type: ignore[attr-defined]
+def _is_predictor(step: JaxprEqn, program: Jaxpr) -> bool:
+    """Whether a product is that of a matrix and a vector, with one entry for each of the results."""
+    shapes = [atom.aval.shape for atom in (*step.invars, *step.outvars, *program.outvars)]  # type: ignore[attr-defined]
+    matrix, vector, product, result = shapes
+    return (len(matrix), len(vector)) == (2, 1) and product == result
+
+
+def _depending(variables: Sequence[Any], program: Jaxpr) -> set[Any]:
+    """The variables of a program that depend on some of them."""
+    found = set(variables)
+    for step in program.eqns:
+        if any(atom in found for atom in step.invars if not isinstance(atom, Literal)):
+            found.update(step.outvars)
+    return found
+
+
+def _stays_in_order(product: JaxprEqn, program: Jaxpr) -> bool:
+    """Whether entry j of the result depends on no other entry than j of a product."""
+    after = _depending(product.outvars, program)
+    steps = [s for s in program.eqns if any(a in after for a in s.invars if not isinstance(a, Literal))]
+    return all(name in _ROW_BY_ROW for step in steps for name in _primitives(step))
+
+
+def _primitives(step: JaxprEqn) -> Iterator[str]:
+    """The name of a step, and those of the steps of the functions that it calls."""
+    yield step.primitive.name
+    for inner in jax.tree.leaves(tuple(step.params.values()), is_leaf=lambda value: isinstance(value, Jaxpr)):
+        program = inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner
+        for other in program.eqns if isinstance(program, Jaxpr) else ():
+            yield from _primitives(other)
 
 
 def _linear(program: Jaxpr) -> set[Any]:
     """The variables that are linear functions of theta, if rows are given."""
-    linear, of_theta = set(program.invars[:1]), set(program.invars[:1])
+    linear, of_theta = set(program.invars[:1]), _depending(program.invars[:1], program)
     for step in program.eqns:
         depending = [atom for atom in step.invars if not isinstance(atom, Literal) and atom in of_theta]
-        if not depending:
+        if not depending or not all(map(_is_real, step.outvars)):
             continue
-        of_theta.update(step.outvars)
         name = step.primitive.name
         alone = len(depending) == 1 and (
             name in _BILINEAR or (name == "div" and depending[0] is step.invars[0])
@@ -213,6 +264,10 @@ def _linear(program: Jaxpr) -> set[Any]:
         if (name in _LINEAR or alone) and all(atom in linear for atom in depending):
             linear.update(step.outvars)
     return linear
+
+
+def _is_real(variable: Any) -> bool:
+    return jnp.issubdtype(variable.aval.dtype, jnp.floating)
 
 
 def _parameters_of_result(program: Jaxpr, dim: int, given: Sequence[int]) -> list[int]:

@@ -2,16 +2,22 @@
 
 import builtins
 import pickle
+import tempfile
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from shardmc.errors import DataError, ModelError
 from shardmc.model import from_pymc, validate
 from shardmc.model.precision import double_precision
 
-pm = pytest.importorskip("pymc")
+# ArviZ, which PyMC loads, notes in a file once a day that it has warned of its next version. All workers of pytest
+# collect this module at the same time, and of two that write the note at once one fails.
+with FileLock(Path(tempfile.gettempdir()) / "shardmc-tests-first-import-of-arviz.lock", mode=0o666):
+    pm = pytest.importorskip("pymc")
 pytensor = pytest.importorskip("pytensor")
 pt = pytest.importorskip("pytensor.tensor")
 

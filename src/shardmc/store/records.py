@@ -115,6 +115,8 @@ class Manifest:
 _ADVICE = "Repair it from a copy, or use another folder."
 _ABSENT = "absent"
 _OTHER_CONTENT = "its row weights, its strata or the functions of its sampler are different"
+_PARTS_OF_CONTENT = {"shards", "shuffle", "stratified", "weighted", "sampler", "combiner"}
+"""The fingerprint of weights, strata and functions depends on these, too."""
 
 
 def other_data(there: str, here: str) -> list[str]:
@@ -148,12 +150,16 @@ def plan_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[
 
     >>> plan_differences({"seed": 0, "draws": 100}, {"seed": 1, "draws": 100})
     ['plan seed is 0 there and 1 here']
+    >>> plan_differences({"shards": 10, "content": "3f2a"}, {"shards": 20, "content": "81bc"})
+    ['plan shards is 10 there and 20 here']
     """
     pairs = [(key, there.get(key, _ABSENT), here.get(key, _ABSENT)) for key in sorted({*there, *here})]
+    other = [(key, a, b) for key, a, b in pairs if not _same(a, b)]
+    explained = any(key in _PARTS_OF_CONTENT for key, _, _ in other)
     return [
         _OTHER_CONTENT if key == "content" else f"plan {key} is {_shown(a)} there and {_shown(b)} here"
-        for key, a, b in pairs
-        if not _same(a, b)
+        for key, a, b in other
+        if key != "content" or not explained
     ]
 
 

@@ -108,7 +108,7 @@ def large_job(
             f"{sweeps * size / bytes_a_second / LARGE_WORKERS / 3600:.1f}",
         ],
         [
-            "trips of shards",
+            "communication",
             f"{sweeps} times {shards:,} shards, {1e3 * each_trip:.1f} ms each, one after another",
             f"{sweeps * shards * each_trip / 3600:.1f}",
         ],

@@ -107,7 +107,7 @@ def test_what_a_limit_of_memory_leaves_out_is_said_before_rows_are_read(rows_on_
     with caplog.at_level(logging.WARNING, "shardmc"):
         blocks = as_source(rows_on_disk, memory=1_000_000).split(Partition(1_000), 0)
     assert [record.getMessage() for record in caplog.records] == [
-        "shardmc holds up to 0.001 GB of rows in memory, as memory says. The process needs about 1 GB besides."
+        "shardmc holds up to 0.001 GB of rows in memory, as memory= allows. The process needs about 1 GB besides."
     ]
     assert blocks.most_in_memory == 1_000_000 // 4_800
     assert Local(workers=2)._sizes(lambda *_: None, blocks)[1] <= blocks.most_in_memory // 4

@@ -84,7 +84,7 @@ def test_a_constant_or_duplicated_column(table):
         "Column 'one' of the formula is 1 in every row, like the intercept; leave it out, or give drop_collinear=True"
     )
     said = refusal(ModelError, "claims ~ age + months", table.assign(months=12 * table["age"]), "poisson")
-    assert "Columns 'age' and 'months' of the formula say the same" in said
+    assert "Columns 'age' and 'months' of the formula hold the same information" in said
     said = refusal(DataError, "claims ~ nothing", table.assign(nothing=0), "poisson")
     assert "is 0 in every row" in said
 

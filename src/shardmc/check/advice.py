@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _WORDS = {
-    "shards": "use fewer shards",
-    "keep": "keep more rows in every shard (a smaller keep)",
-    "stratify": "stratify by that column",
+    "shards": "use fewer shards (shards=)",
+    "keep": "keep more rows in every shard (a smaller keep=)",
+    "stratify": "spread the levels of that column evenly (stratify=)",
     "polish": "use polish=True (--polish)",
 }
 """Option -> the remedy that it offers."""
@@ -22,7 +22,7 @@ class Remedies:
     Examples
     --------
     >>> Remedies().use("shards", "polish", "use a stronger prior")
-    'Use fewer shards, use polish=True (--polish), or use a stronger prior.'
+    'Use fewer shards (shards=), use polish=True (--polish), or use a stronger prior.'
     >>> Remedies(frozenset()).use("shards", "use a stronger prior")
     'Use a stronger prior.'
     """
@@ -49,7 +49,7 @@ class Remedies:
 
 
 MEASURED_BY = (
-    "fit, glm, subsample and expectation_propagation measure it with check=True, append with old_data=. "
+    "To measure it, use check=True in fit, glm, subsample or expectation_propagation, or old_data= in append. "
     "combine_sites has no rows to measure it with."
 )
 """Which calls certify their draws."""

@@ -35,10 +35,10 @@ _LOOK = {
     None: "Look at its rows: they may be corrupt, or differ from those of the other shards.",
 }
 """What to do about a shard, by whether rows went to shards at random."""
-_STRATIFY = " stratify spreads levels evenly over shards."
+_STRATIFY = " The option stratify= spreads levels evenly over shards."
 _WHY_SCATTERED = {
-    True: f"The rows went to shards at random, so {_BAD_FIT}. Add what makes rows alike, such as group terms, or take "
-    "a family with a free spread.",
+    True: f"The rows went to shards at random, so {_BAD_FIT}. Model what makes rows alike, for example with group "
+    "terms, or use a family with a parameter for the spread, such as negative_binomial for counts.",
     False: f"Use shuffle=True, so that rows go to shards at random. If they are in random order already, {_BAD_FIT}.",
     None: f"Either the shards hold different kinds of rows, or {_BAD_FIT}.",
 }

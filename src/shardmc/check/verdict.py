@@ -95,7 +95,7 @@ def decide(measured: Measured, bounds: Bounds, remedies: Remedies = ANY) -> Deci
     )
 
 
-_NAMES_CAUSE = "The check of shard agreement may name the cause."
+_NAMES_CAUSE = "Findings about shard agreement may name the cause."
 _SKEWED_ADVICE = {
     False: "Or compare with a run of fewer shards, transform the parameter, or use a stronger prior.",
     True: "Or compare with another sampler, transform the parameter, or use a stronger prior.",

@@ -56,7 +56,9 @@ Weights = Annotated[
 ]
 SurveyWeightsName = Annotated[
     str | None,
-    typer.Option("--survey-weights", help="A column with the weights of a survey: design-based errors."),
+    typer.Option(
+        "--survey-weights", help="A column with the weights of a survey. The draws get design-based errors."
+    ),
 ]
 IsRobust = Annotated[
     bool, typer.Option("--robust", help="Adjust the draws by a sandwich of the rows' scores.")
@@ -113,7 +115,7 @@ PrecisionName = Annotated[
 NodesNumber = Annotated[
     int | None,
     typer.Option(
-        "--nodes", help="Nodes of quadrature for each effect of groups. By default chosen by measuring."
+        "--nodes", help="The number of quadrature nodes for each effect of groups. By default it is measured."
     ),
 ]
 CertifyDraws = Annotated[
@@ -126,8 +128,9 @@ CertifyDraws = Annotated[
 CertifyRows = Annotated[
     float | None,
     typer.Option(
-        help="The part of the rows that each gradient reads. Below 1 the certificate is cheaper and less precise. The "
-        "default is a fifth if that is enough and otherwise 1, and 0.2 for mixed models."
+        help="The part of the rows that each gradient reads. Below 1 the certificate is cheaper and less precise. By "
+        "default it reads 16 shards, then a fifth of all shards and then all, as far as needed. For mixed models the "
+        "default is 0.2."
     ),
 ]
 CertifyMean = Annotated[
@@ -138,7 +141,7 @@ Predictive = Annotated[
     bool,
     typer.Option(
         "--predictive/--no-predictive",
-        help="Compare a sample of the rows with simulated ones, for the report. It reads the table once more.",
+        help="Compare a sample of the rows with simulated ones, for the report. This reads the table once more.",
     ),
 ]
 Report = Annotated[bool, typer.Option(help="Write report.html into the run folder.")]

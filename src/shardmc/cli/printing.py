@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
     from shardmc.posterior import Posterior
 
-Quiet = Annotated[
-    bool, typer.Option("--quiet", help="Print nothing but errors, and what --json or --csv ask for.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only errors, and the output of --json or --csv.")]
 Verbose = Annotated[
     bool,
     typer.Option(
@@ -29,7 +27,7 @@ Verbose = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of a table.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print the summary as CSV instead of a table.")]
 Every = Annotated[bool, typer.Option("--all", help="Show all parameters.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there under that name.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that has that name already.")]
 
 _WIDE = 200  # characters of a line in a file or a pipe, where nothing has to be folded
 
@@ -50,7 +48,7 @@ class Printing:
         for one, other in (("quiet", "verbose"), ("as_json", "as_csv")):
             if getattr(self, one) and getattr(self, other):
                 given = [f"--{name.removeprefix('as_')}" for name in (one, other)]
-                raise OptionError(f"{given[0]} and {given[1]} exclude each other: give one of them.")
+                raise OptionError(f"{given[0]} and {given[1]} cannot be used together: give one of them.")
 
     @property
     def progress(self) -> bool | None:

@@ -172,8 +172,8 @@ class Recenter(Combiner):
             return center, scale, ()
         if uses_modes:
             note = (
-                f"There is no mode of {listed(np.flatnonzero(~located.found))}: the moments of such a "
-                "shard's draws were moved to those of the other shards' moved draws."
+                f"No mode was found for {listed(np.flatnonzero(~located.found))}: the mean and covariance of such a "
+                "shard's draws were matched to those of the other shards' moved draws."
             )
             return center, scale, (note,)
         if self.center == "auto":
@@ -257,7 +257,7 @@ def maps_from_draws(
     """The matrices that take the covariance of each shard's draws to a common one, and notes."""
     varying = Varying.of(draws)
     if varying.rank == 0:
-        return [None] * draws.num_shards, ("No shard varies: draws were moved, not scaled.",)
+        return [None] * draws.num_shards, ("The draws of no shard vary: they were moved, but not scaled.",)
     inner = varying.reduce(draws)
     covariances, notes = invertible_covariances(inner)
     if spread == "precision":

@@ -57,7 +57,7 @@ def say_need(memory: int, row_bytes: int, shards: int) -> None:
         return
     if at_a_time > memory:
         _log.warning(
-            "shardmc holds %d shards in memory at a time, %.2g GB of rows, more than memory allows (%.2g GB). "
+            "shardmc holds %d shards in memory at a time, %.2g GB of rows, more than memory= allows (%.2g GB). "
             "Use at least %d shards.",
             min(shards, shards_at_a_time()),
             min(at_a_time, row_bytes) / 1e9,
@@ -66,7 +66,8 @@ def say_need(memory: int, row_bytes: int, shards: int) -> None:
         )
     if memory < PROCESS:
         _log.warning(
-            "shardmc holds up to %.2g GB of rows in memory, as memory says. The process needs about %.2g GB besides.",
+            "shardmc holds up to %.2g GB of rows in memory, as memory= allows. "
+            "The process needs about %.2g GB besides.",
             max(memory, at_a_time) / 1e9,
             PROCESS / 1e9,
         )

@@ -104,7 +104,7 @@ def subsample(
     chosen = named_method(method, **options)
     certified = certify_options(certify, check)
     if certified is not None and certified.rows not in ("auto", 1):
-        raise OptionError("subsample certifies with all rows: leave rows of shardmc.Certify at 1.")
+        raise OptionError("subsample certifies with all rows: leave out rows= of shardmc.Certify.")
     driver = Driver(progress=progress)
     front_end, job = open_job(
         driver,

@@ -139,8 +139,8 @@ def refuse_redundant(found: Sequence[Redundant], has_location: bool, how: str = 
         text = f"{len(found)} columns of the formula follow from the others: {listed}. Leave them out{how}."
     elif len(first.partners) == 1:
         text = (
-            f"Columns {first.partners[0]!r} and {first.name!r} of the formula say the same ({first.name!r} is "
-            f"{first.why(has_location)}); leave one of them out{how}."
+            f"Columns {first.partners[0]!r} and {first.name!r} of the formula hold the same information "
+            f"({first.name!r} is {first.why(has_location)}); leave one of them out{how}."
         )
     else:
         text = f"Column {first.name!r} of the formula is {first.why(has_location)}; leave it out{how}."

@@ -173,7 +173,7 @@ def _finding(found: PredictiveCheck, odd: list[str]) -> Finding:
     return Finding(
         "note",
         "predictive",
-        f"The model does not reproduce this of the rows: {odd[0]} ({row['observed']:.4g}; simulated rows have "
+        f"The model does not reproduce this feature of the rows: {odd[0]} ({row['observed']:.4g}; simulated rows have "
         f"{row['lower']:.4g} to {row['upper']:.4g}){more}.",
         "Look at the predictive check, and consider another family or other terms. The certificate does not examine "
         "whether the model fits.",

@@ -233,8 +233,9 @@ def _findings(adjusted: Adjusted, dim: int) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "robust",
-            f"The column {adjusted.clusters!r} has {adjusted.units} clusters for {dim} parameters. From fewer than "
-            f"about {max(_FEW, dim)} the adjusted sds are too small.",
-            "Model the clusters instead, with a group term such as (1 | g), or read the intervals as too narrow.",
+            f"The column {adjusted.clusters!r} has {adjusted.units} clusters for {dim} parameters. With fewer than "
+            f"about {max(_FEW, dim)} clusters the adjusted sds are too small.",
+            "Model the clusters instead, with a group term such as (1 | g), or keep in mind that the intervals are too "
+            "narrow.",
             values,
         )

@@ -109,7 +109,7 @@ def append(
     """
     certified = certify_options(certify, check)
     if certified is not None and certified.rows not in ("auto", 1):
-        raise OptionError("append certifies with all rows: leave rows of shardmc.Certify at 1.")
+        raise OptionError("append certifies with all rows: leave out rows= of shardmc.Certify.")
     earlier = posterior if isinstance(posterior, Posterior) else load(Path(posterior))
     _refuse_kind(earlier)
     _check_old_weights(earlier, old_data, old_weights)
@@ -376,7 +376,7 @@ def _notes(growth: float, old_blocks: Blocks | None) -> tuple[str, ...]:
         )
     if growth > _MUCH:
         notes.append(
-            f"There are {growth:.1f} times as many rows as at the last fit from scratch, but the skewness of its draws "
-            "is still that of its rows. Fit all rows from scratch."
+            f"The posterior has {growth:.1f} times as many rows as the last fit from scratch, but the skewness of its "
+            "draws is still that of the earlier rows. Fit all rows from scratch."
         )
     return tuple(notes)

@@ -191,8 +191,8 @@ def _refuse_few_rows(count: int, min_rows: int, how: str = "") -> None:
     if count < min_rows:
         rows = "1 row" if count == 1 else f"{count} rows"
         raise DataError(
-            f"The site has{how} only {rows}, fewer than min_rows={min_rows}: what leaves it would say too much about "
-            "them. Join it with another site; set min_rows lower only if these rows may be known."
+            f"The site has{how} only {rows}, fewer than min_rows={min_rows}: its file would reveal too much about "
+            "them. Join it with another site. Lower min_rows only if these rows may become known."
         )
 
 

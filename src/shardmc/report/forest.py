@@ -183,7 +183,7 @@ def plot_certificate(posterior: Posterior, parameters: Sequence[str | int] | Non
     """
     certificate = posterior.certificate
     if certificate is None:
-        raise OptionError(f"The posterior has no certificate of its distance from these draws: {MEASURED_BY}")
+        raise OptionError(f"The distance of these draws from the posterior was not measured. {MEASURED_BY}")
     chosen = coordinates(posterior, parameters, 30)
     names = [posterior.names[k] for k in chosen]
     height = len(chosen) * _ROW + 0.72

@@ -62,7 +62,7 @@ def certificate_picture(posterior: Posterior) -> Picture | None:
         return None
     shown = min(len(posterior.names), 30)
     some = (
-        f" Shown are the {shown} that may be most wrong of the {len(posterior.names)} that were sampled."
+        f" The figure shows the {shown} of {len(posterior.names)} sampled parameters that may be most wrong."
         if shown < len(posterior.names)
         else ""
     )

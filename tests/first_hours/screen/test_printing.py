@@ -50,7 +50,7 @@ def test_quiet_prints_nothing_and_verbose_every_stage(rows, command):
     assert "Model: y ~ x + g, family gaussian, rows of rows.parquet" in done.stdout
     both = command(*FIT, "--out", "again", "--verbose", "--quiet")
     assert both.returncode == 2
-    assert "--quiet and --verbose exclude each other" in both.stderr
+    assert "--quiet and --verbose cannot be used together" in both.stderr
 
 
 @pytest.mark.slow

@@ -363,8 +363,8 @@ class Weibull(Positive):
         super().refuse(response)
         if response.censored == response.moments.count:
             raise DataError(
-                f"Every time in {response.name!r} is censored, so no event tells how long it takes. The column of "
-                "censored= must be 1 (or true) where the event had not happened yet, and 0 where it had."
+                f"Every time in {response.name!r} is censored, so the rows do not show when events happen. The column "
+                "of censored= must be 1 (or true) where the event had not happened yet, and 0 where it had."
             )
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:

@@ -200,8 +200,8 @@ class _ZeroInflated(_Counts):
         super().refuse(response)
         if not response.zero:
             raise DataError(
-                f"The response {response.name!r} is 0 in no row, so family {self.name!r} has no zeros to explain; take "
-                f"family {self.name.removeprefix('zero_inflated_')!r}."
+                f"The response {response.name!r} has no zeros, which family {self.name!r} is for; take family "
+                f"{self.name.removeprefix('zero_inflated_')!r}."
             )
 
     def start(self, response: ResponseSummary) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Levels(HasLevels):
         if len(self.levels) > _MOST_LEVELS:
             raise DataError(
                 f"The response {response.name!r} of family {self.name!r} has {len(self.levels)} levels; at most "
-                f"{_MOST_LEVELS} make sense. For numbers take family 'gaussian'."
+                f"{_MOST_LEVELS} are possible. For numbers take family 'gaussian'."
             )
         counts = self.counts(response)
         if 0 in counts:

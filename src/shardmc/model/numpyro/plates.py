@@ -310,8 +310,8 @@ class PlateOfGroups:
             places, read, wanted, others = jax.tree.map(np.asarray, program(params, groups, rows))
         except Exception as error:
             raise ModelError(
-                f"The sites {sites} of plate {self.plate.name!r} meet arrays with an entry per group before rows look "
-                f"them up. Look up each by itself, as in b[{self.column}] + z[{self.column}]."
+                f"The sites {sites} of plate {self.plate.name!r} are combined with arrays of one entry per group "
+                f"before rows look them up. Look up each by itself, as in b[{self.column}] + z[{self.column}]."
             ) from error
         codes = rows[self.column]
         equal = codes[:, None] == codes

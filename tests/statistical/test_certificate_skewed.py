@@ -13,7 +13,7 @@ import pytest
 from scipy import special
 
 from shardmc.check import Certificate, Certify, certify_draws
-from shardmc.check.skewness import Lines
+from shardmc.check.skewness import LineDensities
 from shardmc.types import Gradients, Mode
 
 DRAWS, SEEDS = 8_000, 10
@@ -171,7 +171,7 @@ def test_harder_cases_take_more_gradients_within_the_limit():
 def test_the_equation_of_a_line_is_solved():
     """For a standard normal density g = 1 solves g' - t g = -(t - 0), and g = t does for t^2 - 1."""
     at = np.linspace(-3, 3, 200)
-    lines = Lines.fitted(at, -at, [np.empty(0, dtype=int)])
+    lines = LineDensities.fitted(at, -at, [np.empty(0, dtype=int)])
     inside = np.abs(lines.grid) < 2.5
     assert np.abs(-lines.solve(lines.grid[None])[0][inside] - 1).max() < 0.02
     assert np.abs(-lines.solve(lines.grid[None] ** 2)[0][inside] - lines.grid[inside]).max() < 0.05

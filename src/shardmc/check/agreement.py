@@ -51,7 +51,6 @@ class Agreement:
 
     q: np.ndarray  # (shard,) about chi^2 with dim degrees of freedom; NaN without a mode
     outliers: np.ndarray  # shards beyond the family-wise level, worst first
-    moves: np.ndarray  # (shard, dim) distance of each mode from that of all rows, in its standard deviations
     scatter: float
     """Typical q relative to its expectation: about 1 for random rows and a model that fits."""
     total: float
@@ -130,7 +129,7 @@ def agree(
         *_scattered(outliers, q, len(names), scatter, dispersion, shuffled),
         *_uninformed(uninformed, located.num_shards, remedies),
     ]
-    return Agreement(q, outliers, moves, scatter, float(np.nansum(q)), eigenvalues, uninformed, findings)
+    return Agreement(q, outliers, scatter, float(np.nansum(q)), eigenvalues, uninformed, findings)
 
 
 def _compared(q: np.ndarray, dim: int, dispersion: float) -> tuple[float, np.ndarray]:

@@ -103,7 +103,7 @@ def certify_draws(
 
 
 def _precise(found: Gradients, points: np.ndarray, mode: Mode, options: Certify) -> Gradients:
-    """The gradients as they are, or of more rows while a sample of them leaves too much uncertain."""
+    """These gradients, or gradients of more rows as long as a sample of the rows leaves too much uncertain."""
     while options.rows == "auto" and found.noise is not None and found.more is not None:
         if rows_suffice(found.noise, points, mode, options.bounds):
             break
@@ -222,7 +222,7 @@ def _size(certificate: Certificate) -> float:
 
 
 def _is_worth_more(certificate: Certificate) -> bool:
-    """Whether the rest may be an error, and not only Monte Carlo noise."""
+    """Whether another correction may help: what is left may be an error, and not only Monte Carlo noise."""
     return certificate.verdict != "within" and _size(certificate) > 0.5
 
 

@@ -94,7 +94,7 @@ def straighten(
 
 def _solved(at: np.ndarray, score: np.ndarray, parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """A(g v) for the g of t - mean, and g minus a term of mean zero that reduces its variance, at every point."""
-    lines = Lines.fitted(at, score, parts)
+    lines = LineDensities.fitted(at, score, parts)
     first = -lines.solve(np.tile(lines.grid, (len(parts), 1)))
     second = lines.solve(first)
     means, spreads = lines.mean(np.tile(lines.grid, (len(parts), 1))), lines.mean(first)
@@ -110,7 +110,7 @@ def _solved(at: np.ndarray, score: np.ndarray, parts: list[np.ndarray]) -> tuple
 def _tails(at: np.ndarray, score: np.ndarray) -> np.ndarray:
     """Change of the line's mean, and relative change of its sd, with exponential tails beyond the points, (2,)."""
     nothing = [np.empty(0, dtype=int)]
-    light, heavy = (Lines.fitted(at, score, nothing, flat).mean_and_sd() for flat in (False, True))
+    light, heavy = (LineDensities.fitted(at, score, nothing, flat).mean_and_sd() for flat in (False, True))
     return np.array([abs(heavy[0] - light[0]), abs(heavy[1] / light[1] - 1)])
 
 
@@ -126,7 +126,7 @@ _LOWEST = -500.0
 
 
 @dataclass(frozen=True)
-class Lines:
+class LineDensities:
     """Densities on one grid, each learned without one part of the points."""
 
     grid: np.ndarray  # (grid,)
@@ -134,7 +134,9 @@ class Lines:
     density: np.ndarray  # (density, grid), of any scale
 
     @staticmethod
-    def fitted(at: np.ndarray, scores: np.ndarray, parts: list[np.ndarray], flat: bool = False) -> Lines:
+    def fitted(
+        at: np.ndarray, scores: np.ndarray, parts: list[np.ndarray], flat: bool = False
+    ) -> LineDensities:
         """Densities fitted to noisy scores at points.
 
         A smoothing spline of asinh(score), which makes a straight line of a score that grows exponentially. Beyond
@@ -167,7 +169,7 @@ class Lines:
         steps = (score[:, 1:] + score[:, :-1]) / 2 * (grid[1] - grid[0])
         log_density = np.concatenate([np.zeros((len(parts), 1)), np.cumsum(steps, axis=1)], axis=1)
         log_density -= log_density.max(axis=1, keepdims=True)
-        return Lines(center + sd * grid, score / sd, np.exp(np.maximum(log_density, _LOWEST)))
+        return LineDensities(center + sd * grid, score / sd, np.exp(np.maximum(log_density, _LOWEST)))
 
     def mean(self, values: np.ndarray) -> np.ndarray:
         """Means (density,) of functions (density, grid)."""

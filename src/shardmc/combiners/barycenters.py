@@ -9,7 +9,7 @@ from typing import Literal, final, get_args
 import numpy as np
 
 from shardmc.combiners.moments import (
-    Varying,
+    VaryingDirections,
     in_varying_directions,
     inflation,
     invertible_covariances,
@@ -109,7 +109,7 @@ class MPosterior(Combiner):
 
 def _whitened_points(draws: ShardDraws) -> list[np.ndarray] | None:
     """Evenly thinned draws in whitened coordinates. None if all draws are the same."""
-    if Varying.of(draws).is_everything:
+    if VaryingDirections.of(draws).is_everything:
         covariances, _ = invertible_covariances(draws)
         whitener = np.linalg.inv(np.linalg.cholesky(np.tensordot(draws.shares, covariances, axes=1)))
     else:

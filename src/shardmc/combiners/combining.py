@@ -13,7 +13,7 @@ import numpy as np
 
 from shardmc.combiners.barycenters import MPosterior, Wasserstein
 from shardmc.combiners.gaussian import Consensus, Laplace, Product
-from shardmc.combiners.moments import Varying, invertible_covariances, listed
+from shardmc.combiners.moments import VaryingDirections, invertible_covariances, listed
 from shardmc.combiners.partition_trees import PartitionTrees
 from shardmc.combiners.read import RENAMED, Layout, read_shards
 from shardmc.combiners.recenter import Recenter
@@ -164,7 +164,7 @@ def far_shards(draws: ShardDraws) -> tuple[str, ...]:
     The mean of a random shard lies about sqrt(dim / share) standard deviations of the full posterior from the
     centre of all shards.
     """
-    varying = Varying.of(draws)
+    varying = VaryingDirections.of(draws)
     if draws.num_shards < 2 or varying.rank == 0:
         return ()
     inner = varying.reduce(draws)

@@ -96,21 +96,23 @@ def compare(
     """
     shards, layout = _both_scalings(draws, scaling, shares, names)
     target = _reference(reference, layout, names)
-    results: dict[str, Result] = {}
+    results: dict[str, MethodResult] = {}
     for label, method in _chosen(combiners, shards, located).items():
         try:
             begin = perf_counter()
             combined = method(shards[method.scaling], located, np.random.default_rng(seed))
-            results[label] = Result(combined.values, {"seconds": perf_counter() - begin}, combined.notes)
+            results[label] = MethodResult(
+                combined.values, {"seconds": perf_counter() - begin}, combined.notes
+            )
         except ShardmcError as error:
-            results[label] = Result(None, notes=(str(error),))
+            results[label] = MethodResult(None, notes=(str(error),))
     for label, given in (others or {}).items():
-        results[label] = Result(_flat(given, layout, names, label))
+        results[label] = MethodResult(_flat(given, layout, names, label))
     return tabulated(results, target, distance_names, seed)
 
 
 @dataclass(frozen=True)
-class Result:
+class MethodResult:
     """What one method gave: draws (draw, dim), or None if it refused; more columns of the table; notes."""
 
     values: np.ndarray | None
@@ -119,7 +121,7 @@ class Result:
 
 
 def tabulated(
-    results: Mapping[str, Result], target: Side, distance_names: Sequence[str] | None, seed: int
+    results: Mapping[str, MethodResult], target: Side, distance_names: Sequence[str] | None, seed: int
 ) -> Comparison:
     """The distances of several methods' draws from the target, and the noise floors, as a table."""
     import pandas as pd

@@ -163,7 +163,7 @@ def precisions(draws: ShardDraws, small_sample: bool = True) -> tuple[np.ndarray
 
 
 @dataclass(frozen=True)
-class Varying:
+class VaryingDirections:
     """The directions in which any shard varies: theta = center + u @ basis.T."""
 
     center: np.ndarray  # (dim,) share-weighted mean of the shards' means
@@ -179,7 +179,7 @@ class Varying:
         return self.rank == len(self.center)
 
     @staticmethod
-    def of(draws: ShardDraws, by_coordinate: bool = False) -> Varying:
+    def of(draws: ShardDraws, by_coordinate: bool = False) -> VaryingDirections:
         """Find the range of the shards' average covariance, on the scale of its standard deviations.
 
         With `by_coordinate` only constant coordinates are left out, not linear combinations.
@@ -193,8 +193,8 @@ class Varying:
         kept = vectors[:, values > SINGULAR]
         center = draws.shares @ draws.means
         if kept.shape[1] == draws.dim:
-            return Varying(center, np.eye(draws.dim), np.eye(draws.dim))
-        return Varying(center, scale[:, None] * kept, kept / scale[:, None])
+            return VaryingDirections(center, np.eye(draws.dim), np.eye(draws.dim))
+        return VaryingDirections(center, scale[:, None] * kept, kept / scale[:, None])
 
     def reduce(self, draws: ShardDraws) -> ShardDraws:
         shifted = (v - self.center for v in draws.values)
@@ -212,7 +212,7 @@ def in_varying_directions(
     Parameters that are fixed, or functions of others (both triangles of a symmetric matrix), make every shard's
     covariance singular. So the shards are combined in coordinates of the range of the average covariance.
     """
-    varying = Varying.of(draws, by_coordinate)
+    varying = VaryingDirections.of(draws, by_coordinate)
     if varying.is_everything:
         return combine(draws)
     note = (

@@ -122,7 +122,6 @@ def _rectangle(indices: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
 
 
 _NETCDF = (".nc", ".nc4", ".netcdf", ".h5", ".hdf5")
-_BROKEN = (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError)
 _HEADER = 1 << 22  # bytes in which the header of a CSV file is looked for
 _CSV = (".csv", ".csv.gz", ".csv.zip", ".csv.bz2", ".csv.xz")
 

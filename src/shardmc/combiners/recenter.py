@@ -9,7 +9,7 @@ from typing import Literal, final, get_args
 import numpy as np
 
 from shardmc.combiners.moments import (
-    Varying,
+    VaryingDirections,
     clean_covariances,
     inflation,
     invertible_covariances,
@@ -196,7 +196,7 @@ class Recenter(Combiner):
                 raise OptionError(f"center has {target.size} numbers; the draws have {draws.dim} parameters.")
             return draws.means, target, ()
         assert located is not None
-        # Shards without a mode are matched to the others afterwards. Their means only keep this finite.
+        # Shards without a mode are matched to the others afterwards. Until then their means are finite placeholders.
         origins = np.where(located.found[:, None], located.shard_modes, draws.means)
         return (origins if center == "mode" else draws.means), located.mode.theta, ()
 
@@ -230,7 +230,7 @@ def precision_weighted_mean(
     f = max(0, 1 - sum_i |b_i|^2 / |sum_i b_i|^2), b_i = a_i (P_i - P)(m_i - c) in the norm of P^-1: the part of
     their sum that unrelated b_i would not make.
     """
-    varying = Varying.of(draws)
+    varying = VaryingDirections.of(draws)
     if varying.rank == 0:
         return varying.center, ()
     # In these coordinates c is zero.
@@ -255,7 +255,7 @@ def maps_from_draws(
     draws: ShardDraws, spread: Spread, small_sample: bool = True
 ) -> tuple[Sequence[np.ndarray | None], tuple[str, ...]]:
     """The matrices that take the covariance of each shard's draws to a common one, and notes."""
-    varying = Varying.of(draws)
+    varying = VaryingDirections.of(draws)
     if varying.rank == 0:
         return [None] * draws.num_shards, ("The draws of no shard vary: they were moved, but not scaled.",)
     inner = varying.reduce(draws)

@@ -42,7 +42,7 @@ class Limits:
 _log = logging.getLogger("shardmc")
 
 
-def say_need(memory: int, row_bytes: int, shards: int) -> None:
+def warn_of_memory(memory: int, row_bytes: int, shards: int) -> None:
     """Warn before rows are read if a limit for them in bytes cannot be kept, or if the process needs much more.
 
     Parameters
@@ -78,8 +78,8 @@ def shards_at_a_time() -> int:
     return (os.cpu_count() or 1) + 2
 
 
-def give_back() -> None:
-    """Give memory that is free, but still with the process, back to the system. Takes milliseconds."""
+def return_unused_memory() -> None:
+    """Return memory that the process holds but does not use to the system. This takes milliseconds."""
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()
     return_freed_memory()

@@ -16,8 +16,8 @@ from shardmc.data.blocks import ArrayBlocks, StreamBlocks
 from shardmc.data.reduction import Reduction
 from shardmc.data.source import ByGroup, Partition, Source
 from shardmc.data.stretches import (
+    GroupLayout,
     HostRows,
-    Layout,
     StretchStream,
     by_shard,
     stretch_length,
@@ -86,7 +86,7 @@ def cells_of(rows: Rows, weights: jax.Array) -> int:
 
 
 def points_together(rows: Rows, most: int) -> int:
-    """Points at which a likelihood is evaluated together: one on a CPU, if its operations are long as they are."""
+    """Points at which a likelihood is evaluated together: one on a CPU, if its operations are long enough already."""
     if not isinstance(rows, GroupedRows) or jax.default_backend() != "cpu":
         return most
     return most if rows.first == "stretches" and not rows.matched else 1
@@ -136,14 +136,14 @@ class GroupedBlocks(Blocks):
 
     stretches: Blocks
     groups: ArrayBlocks
-    layout: Layout
+    layout: GroupLayout
     counted: bool
     kept_positions: Sequence[np.ndarray] = ()
     """Of kept groups within each shard."""
     rule: np.ndarray | None = None
     """Nodes and log weights, (node, size + 1), if effects are integrated by quadrature."""
     finer: np.ndarray | None = None
-    """A rule with more nodes, by which the certificate judges."""
+    """A rule with more nodes, for the certificate."""
     first: First = "stretches"
     """How a program gets rows, as in `GroupedRows`."""
 
@@ -289,7 +289,7 @@ class GroupedSource(Source):
         reduced = self._reduced(rows)
         counts = self._counts if reduced is None else np.bincount(reduced.codes, minlength=self.num_units)
         length = int(counts.max()) if self._whole else stretch_length(counts)
-        layout = Layout(counts, shard, length, partition.shards)
+        layout = GroupLayout(counts, shard, length, partition.shards)
         if isinstance(rows, StreamBlocks) and reduced is None:
             stretches, weighted = StretchStream(rows, self._codes, layout), rows.has_weights
         else:

@@ -22,7 +22,7 @@ _JOIN = 0.75
 
 
 @dataclass(frozen=True)
-class Layout:
+class GroupLayout:
     """Where the groups of a table lie: in which shard, and in which stretches of it."""
 
     counts: np.ndarray  # (group,) rows of each group, by its code
@@ -166,7 +166,7 @@ class HostRows:
             np.concatenate(codes),
         )
 
-    def arranged(self, layout: Layout) -> dict[str, Any]:
+    def arranged(self, layout: GroupLayout) -> dict[str, Any]:
         """The rows in stretches."""
         index, real, group = layout.places(self.codes)
         real = real.astype(np.float32)
@@ -184,7 +184,7 @@ def by_shard(blocks: ArrayBlocks | StreamBlocks, codes: str) -> Iterator[HostRow
         yield HostRows.of(batch, codes, int(blocks.sizes[shard]))
 
 
-def stretches_in_memory(rows: HostRows, layout: Layout) -> ArrayBlocks:
+def stretches_in_memory(rows: HostRows, layout: GroupLayout) -> ArrayBlocks:
     """Stretches of rows in memory, shard by shard."""
     made = rows.arranged(layout)
     # Stretches are in the order of groups; the largest shard of stretches must be the last.
@@ -206,7 +206,7 @@ class StretchStream(Blocks):
 
     stream: StreamBlocks
     codes: str
-    layout: Layout
+    layout: GroupLayout
     kept: Kept | None = None
     portable = True
 

@@ -27,7 +27,7 @@ from shardmc.data.columns import (
     refuse_repeated,
     shapes_of,
 )
-from shardmc.data.gathered import MEMORY, Limits, give_back, say_need
+from shardmc.data.gathered import MEMORY, Limits, return_unused_memory, warn_of_memory
 from shardmc.data.partition import MemorySink, Partitioner
 from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Partition, Source, Transform, hash_arrays
@@ -249,7 +249,7 @@ class TableSource(Source):
         if memory is None:
             memory = needed if self._reader.in_memory else MEMORY
         if needed > memory:
-            say_need(memory, needed, len(partitioner.sizes))
+            warn_of_memory(memory, needed, len(partitioner.sizes))
             return self._stream(partitioner, structure, memory, partition, seed)
         sink = MemorySink(partitioner.columns, self.num_rows, partitioner.sizes)
         partitioner.run(sink)
@@ -270,7 +270,7 @@ class TableSource(Source):
         if not scratch.is_complete:
             with ScratchSink(scratch, partitioner.columns, partitioner.sizes) as sink:
                 partitioner.run(sink)
-            give_back()
+            return_unused_memory()
         largest = int(partitioner.sizes.max()) * sum(column.row_bytes for column in partitioner.columns)
         return StreamBlocks(
             scratch=scratch,

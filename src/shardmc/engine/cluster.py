@@ -58,12 +58,12 @@ class Cluster:
     def workers(self) -> Workers:
         """The workers that can take tasks, determined once. Waits until there is one."""
         if self._found is None:
-            from shardmc.engine.worker import Threads, accelerated
+            from shardmc.engine.worker import WorkerThreads, accelerated
 
             self.wait_for_one()
             addresses = self.able()
             self._require_shardmc(list(addresses))
-            self.client.register_plugin(Threads())
+            self.client.register_plugin(WorkerThreads())
             kinds: Any = self.client.run(accelerated, workers=list(addresses), on_error="ignore")
             self._found = Workers(max(1, sum(addresses.values())), bool(kinds) and all(kinds.values()))
         return self._found

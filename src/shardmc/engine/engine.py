@@ -21,7 +21,7 @@ Program: TypeAlias = Callable[[Rows, jax.Array, Tree, Tree], T]
 """program(rows, weights, own, shared): a pure function of one shard, where `own` is its entry of `per_shard`.
 
 A program with `density_only = True` is a dataclass that reads nothing of its `model` but the two log densities. Models
-that differ in their numbers only then share one compiled program.
+that differ only in their numbers then share one compiled program.
 """
 
 

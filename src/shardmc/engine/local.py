@@ -34,7 +34,7 @@ _MOST_ROWS = 1 << 22
 def run_batch(program: Program[T], width: int, batch: Batch, per_shard: Tree, shared: Tree, count: int) -> T:
     """Run a program on every shard of a batch. Results are stacked along a first axis.
 
-    If a program needs nothing but the density of its model, models that differ in their numbers only share it.
+    If a program needs nothing but the density of its model, models that differ only in their numbers share it.
     """
     if not (getattr(program, "density_only", False) and isinstance(batch, Batch)):
         return compiled_batch(program, width, None, batch, per_shard, shared, count)

@@ -19,7 +19,7 @@ from shardmc.model.precision import Precision
 from shardmc.types import Rows
 
 
-class Threads(WorkerPlugin):
+class WorkerThreads(WorkerPlugin):
     """Gives XLA in every worker process as many threads as the worker has, so that workers share the cores.
 
     Takes effect in processes where JAX has not computed anything yet.

@@ -1,4 +1,4 @@
-"""The rest of the field: subsampling methods and expectation propagation, on the models and rows of `fit`."""
+"""Other methods for large tables: subsampling and expectation propagation, on the models and rows of `fit`."""
 
 from shardmc.field.comparing import compare_methods
 from shardmc.field.gradients import SGHMC, SGLD

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardmc.combiners import COMBINERS, Comparison
-from shardmc.combiners.comparison import Result, tabulated
+from shardmc.combiners.comparison import MethodResult, tabulated
 from shardmc.errors import ShardmcError, unknown
 from shardmc.field.method import Subsampler
 from shardmc.field.propagation import Propagation, expectation_propagation
@@ -88,20 +88,20 @@ def compare_methods(
     if reference is None:
         reference = fit(model, data, shards=1, **options)
     target = reference.theta if isinstance(reference, Posterior) else np.asarray(reference)
-    results: dict[str, Result] = {}
+    results: dict[str, MethodResult] = {}
     for label, method in named.items():
         begin = perf_counter()
         try:
             posterior = run_method(method, model, data, shards, options)
         except ShardmcError as error:
-            results[label] = Result(None, notes=(str(error),))
+            results[label] = MethodResult(None, notes=(str(error),))
             continue
         columns = {
             "ess": float(np.nansum(posterior.shards.ess, axis=0).min()),
             "passes": sum(posterior.passes.values()),
             "seconds": perf_counter() - begin,
         }
-        results[label] = Result(posterior.theta, columns, posterior.notes)
+        results[label] = MethodResult(posterior.theta, columns, posterior.notes)
     return tabulated(results, target, distance_names, seed)
 
 

@@ -108,7 +108,7 @@ def _variance(model: Model, control_variates: bool, data, frame, at_mode, key: j
 
 
 def steps_per_draw(step_size: float) -> int:
-    """About the steps in which a chain forgets where it was, at most 100.
+    """About the number of steps after which a chain is independent of where it was, at most 100.
 
     >>> steps_per_draw(0.2), steps_per_draw(1e-4)
     (5, 100)

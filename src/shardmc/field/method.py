@@ -210,7 +210,7 @@ class Subsampler(ABC):
 
 
 def check_counts(method: object, **least: int) -> None:
-    """Refuse options of a method that are not whole numbers from their least value on."""
+    """Refuse options of a method that are not whole numbers, or are below their least value."""
     for name, smallest in least.items():
         value = getattr(method, name)
         if value is None:

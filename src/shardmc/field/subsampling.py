@@ -133,7 +133,7 @@ def subsample(
 
 
 def _advised(posterior: Posterior, advice: str) -> Posterior:
-    """The posterior with advice that fits the method where the checks' own is about shards and their samplers."""
+    """The posterior with advice for this method in place of advice about shards and their samplers."""
 
     def fits(text: str) -> bool:
         return re.search(r"\b(shards?|sampler)\b", text) is None

@@ -15,7 +15,7 @@ from shardmc.errors import OptionError, OutOfMemoryError, ShardmcError, unknown
 @final
 @dataclass(frozen=True)
 class InputLimits:
-    """The limits, with their defaults. Honest input stays far below them; input that is made to exhaust does not.
+    """The limits, with their defaults. Ordinary input stays far below them; input made to exhaust a machine does not.
 
     Examples
     --------

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.locate.improper import FAR, Flat, prior_lets_go, prove_flat
+from shardmc.locate.improper import FAR, Flat, prior_never_falls, prove_flat
 from shardmc.locate.terms import Evaluator, Terms
 from shardmc.types import Frame, Mode
 
@@ -254,7 +254,7 @@ class Ascent:
     def is_endless(self) -> bool:
         """Whether the rows move the mode to infinity. In double precision also whether the prior allows it."""
         return self.slow > _ENDLESS and (
-            not self.double or prior_lets_go(self.evaluate.model, self.frame.center, self.way)
+            not self.double or prior_never_falls(self.evaluate.model, self.frame.center, self.way)
         )
 
     @property

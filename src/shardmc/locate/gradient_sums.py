@@ -173,7 +173,7 @@ class SampledGradients:
 
     def _extended(self, points: np.ndarray, known: np.ndarray) -> Gradients:
         """The gradients from the next larger sample than the one whose r_i, (shard, point, dim), are known."""
-        # What an earlier round of points needed, later ones read at once: what was uncertain stays so.
+        # Later rounds of points read this many shards at once: they would be as uncertain as this one.
         self._sizes = [size for size in self._sizes if size > len(known)]
         while len(self._sizes) > 1 and not self._tells_all(self._order[: self._sizes[0]]):
             self._sizes = self._sizes[1:]

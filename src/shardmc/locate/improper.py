@@ -81,12 +81,13 @@ def prove_flat(
     return None
 
 
-def prior_lets_go(model: Density, center: np.ndarray, direction: np.ndarray) -> bool:
+def prior_never_falls(model: Density, center: np.ndarray, direction: np.ndarray) -> bool:
     """Whether the prior never falls along a direction, at any distance from the centre.
 
     >>> from shardmc.model import Model
     >>> model = Model(lambda p, rows: rows, lambda p: -0.5 * (p["a"] / 1e4) ** 2, {"a": (), "b": ()})
-    >>> prior_lets_go(model, np.zeros(2), np.array([1.0, 0.0])), prior_lets_go(model, np.zeros(2), np.array([0.0, 1.0]))
+    >>> a, b = np.eye(2)
+    >>> prior_never_falls(model, np.zeros(2), a), prior_never_falls(model, np.zeros(2), b)
     (False, True)
     """
     with TRACING, double_precision():

@@ -107,11 +107,11 @@ def locate(
 
 
 def mode_after_one_step(ascent: Ascent) -> Mode | None:
-    """The mode, if one step leads to it or very close. A sample of the shards tells, without another pass.
+    """The mode, if one step leads to it or very close. A sample of the shards shows that, without another pass.
 
-    With gradients and curvatures of all shards at the start of the step, the gradient at its end is known but for what
-    third derivatives add (see `SampledGradients`). Where there are very many rows, that is little, and some shards show
-    it and its standard error. It is one more, short step.
+    With gradients and curvatures of all shards at the start of the step, the gradient at its end is known except for
+    what third derivatives add (see `SampledGradients`). With very many rows that is little, and some shards are enough
+    to estimate it and its standard error. It is corrected by one more, short step.
     """
     evaluate = ascent.evaluate
     model, blocks = evaluate.model, evaluate.blocks

@@ -42,7 +42,7 @@ _ROW_BY_ROW = """
     reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum
     jit pjit closed_call checkpoint custom_jvp_call custom_vjp_call
 """
-"""Steps that leave rows in their order. Calls count as such; the steps of what they call are looked at, too."""
+"""Steps that leave rows in their order. For a call, the steps that it calls must do so too."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _constant(value: jax.Array) -> Callable[[JaxprEqn, Sequence[Any]], list[jax.
 
 
 def _predictors(program: Jaxpr, dim: int) -> tuple[list[int], list[int]] | None:
-    """Places of the linear predictors, and the parameters that count by themselves, too; None if it does not pay.
+    """Places of the linear predictors, and the other parameters of the result; None if using them does not pay.
 
     A linear predictor multiplies a matrix with one row for each row of the data by coefficients linear in theta.
     """
@@ -214,7 +214,7 @@ def _predictors(program: Jaxpr, dim: int) -> tuple[list[int], list[int]] | None:
 
 
 def _is_predictor(step: JaxprEqn, program: Jaxpr) -> bool:
-    """Whether a product is that of a matrix and a vector, with one entry for each of the results."""
+    """Whether this is the product of a matrix and a vector, with one entry for each result."""
     shapes = [atom.aval.shape for atom in (*step.invars, *step.outvars, *program.outvars)]  # type: ignore[attr-defined]
     matrix, vector, product, result = shapes
     return (len(matrix), len(vector)) == (2, 1) and product == result

@@ -1,4 +1,4 @@
-"""Models that compute the same, but for their numbers, share compiled programs: the numbers are arguments of them."""
+"""Models that differ only in their numbers share compiled programs, which take the numbers as arguments."""
 
 from __future__ import annotations
 

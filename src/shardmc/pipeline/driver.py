@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 import numpy as np
 
 from shardmc.data import Source
-from shardmc.data.gathered import give_back
+from shardmc.data.gathered import return_unused_memory
 from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import Engine
 from shardmc.guards.limits import memory_explained
@@ -145,7 +145,7 @@ class Driver:
                 log = _StageLog(stage.name, self._folder, self._report)
                 state = self.timed(stage.name, stage.run, job, state, log)
             if not state.blocks.in_memory or state.blocks.most_in_memory is not None:
-                give_back()
+                return_unused_memory()
             if stage.part:
                 self._folder.write_part(stage.part, {**stage.save(state), _ACCOUNT: state.account()})
         return replace(state, notes=(*state.notes, *ahead.notes()))

@@ -107,10 +107,10 @@ def _refuse_marginals(site: Site, z: np.ndarray, effective: np.ndarray) -> None:
 
 
 def _refuse_combinations(site: Site, z: np.ndarray, effective: float) -> None:
-    """Refuse draws that are standard normal in no more than the coordinates, such as draws on a line.
+    """Refuse draws that are standard normal in each coordinate but not jointly, such as draws on a line.
 
-    The singular values of n standard normal vectors in d dimensions, over sqrt(n), are within sqrt(d / n) + t of 1 but
-    for a probability of exp(-n t^2 / 2) on either side.
+    The singular values of n standard normal vectors in d dimensions, divided by sqrt(n), are within sqrt(d / n) + t of
+    1, except with a probability of exp(-n t^2 / 2) on either side.
     """
     flat = z.reshape(-1, z.shape[2])
     if effective <= flat.shape[1] or len(flat) < 2:

@@ -72,8 +72,10 @@ class Posterior(Result):
             ..., and draws are (draw, row, ...).
         interval, interval_kind
             The interval's probability; "eti" (central) or "hdi" (of highest density).
-        draws, seed
-            How many of the draws to use; for kind "response".
+        draws
+            How many of the posterior's draws to use.
+        seed
+            The seed of the simulation for kind "response".
         groups
             For a formula with group terms: "known" uses the effects of groups that the fit had, and integrates over
             those of new groups; "new" draws effects for all groups; "population" leaves effects out.

@@ -37,7 +37,7 @@ _LAPACK = re.compile(rb"lapack_[a-z]+_ffi")
 
 
 class Unkept(Exception):
-    """The content of something cannot be told exactly, so a program that depends on it is not kept."""
+    """The exact content of something is not known, so a program that depends on it is not kept."""
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ TRACING = threading.RLock()
 
 
 def return_freed_memory() -> None:
-    """Ask the C library for it, where it can (glibc).
+    """Ask the C library to return freed memory to the system, where it can (glibc).
 
     Compiling allocates and frees many small pieces from several threads. The C library keeps them for itself, and a
     process that compiles new models again and again would seem to grow for a long time.

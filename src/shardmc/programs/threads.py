@@ -39,7 +39,7 @@ _alive: weakref.WeakSet[Thread] = weakref.WeakSet()
 _PATIENCE = 2.0
 """Seconds for which the end of the process waits for threads that have nothing to do."""
 _LEAST_ENTRIES = 1 << 17
-"""Entries of an array from which threads are worth their while."""
+"""From this number of entries of an array, several threads are faster than one."""
 _MOST_PARTS = 4
 
 

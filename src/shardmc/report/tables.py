@@ -194,7 +194,7 @@ def shard_table(posterior: Posterior, most: int = 8) -> Table:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageRow:
     """One stage of a run: its time, its share of the total time in percent, and how often it evaluated all rows."""
 
     name: str
@@ -203,13 +203,13 @@ class Stage:
     passes: str
 
 
-def stages(posterior: Posterior) -> list[Stage]:
+def stages(posterior: Posterior) -> list[StageRow]:
     """The stages in the order in which they ran."""
     total = sum(posterior.seconds.values()) or 1.0
     names = list(dict.fromkeys([*posterior.seconds, *posterior.passes]))
     counts = aligned([trimmed(posterior.passes.get(name, float("nan")), 3) for name in names])
     return [
-        Stage(
+        StageRow(
             name,
             duration(posterior.seconds.get(name, float("nan"))),
             round(100 * posterior.seconds.get(name, 0.0) / total, 1),

@@ -1,4 +1,4 @@
-"""Draws that do not depend on the draw before: independent proposals or exact draws, and bent coordinates for them."""
+"""Draws that do not depend on the draw before: independent proposals or exact draws, also in warped coordinates."""
 
 from __future__ import annotations
 

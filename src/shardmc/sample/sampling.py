@@ -55,10 +55,10 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Auto:
-    """Independence sampling; in warped coordinates where its acceptance is low, and HMC where it still is.
+    """Independence sampling; in warped coordinates where its acceptance is low, and HMC where it is low even there.
 
-    Warped coordinates are tried if parameters are skewed in a few pilot shards, and used, by HMC too, if most of these
-    shards then accept enough, or a tenth and at least twice as many proposals.
+    Warped coordinates are tried on a few pilot shards if parameters are skewed there. They are used, by HMC too, if
+    most of these shards then accept enough proposals, or at least a tenth of them and twice as many as before.
 
     Parameters
     ----------

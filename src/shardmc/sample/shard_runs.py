@@ -1,4 +1,4 @@
-"""Run one sampler on shards through an engine, and bring the draws home on the unconstrained scale."""
+"""Run one sampler on shards through an engine, and return the draws on the unconstrained scale."""
 
 from __future__ import annotations
 

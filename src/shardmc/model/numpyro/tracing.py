@@ -130,7 +130,7 @@ _NOTHING = Mark()
 @final
 @dataclass
 class Lookups:
-    """The lookups of a function, as they are met."""
+    """The lookups of a function, in the order in which they occur."""
 
     columns: set[str] = field(default_factory=set)
     """Columns that the places of all lookups depend on, replaced or not."""

@@ -152,7 +152,7 @@ def main() -> None:
         "sent.\n\n"
         + table(("rows are", "one worker, seconds", "two workers, seconds", "ratio"), rows)
         + f"\nThe draws of all four are {'the same to the last bit' if same else 'not the same'}.\n\n"
-        f"## {LARGE_ROWS:.0e} rows on {LARGE_WORKERS} workers of {LARGE_CORES} cores, on paper\n\n"
+        f"## {LARGE_ROWS:.0e} rows on {LARGE_WORKERS} workers of {LARGE_CORES} cores, estimated\n\n"
         f"Shards of {LARGE_SHARD:.0e} rows, which stay on disks that the workers see. The parts add up if nothing "
         "overlaps.\n\n"
         + table(("part", "measured", "hours"), large_job(posterior.passes, rate, each_trip, bytes_a_second))

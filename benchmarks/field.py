@@ -316,7 +316,7 @@ def factor_of_proxies(last: dict[str, Run]) -> str:
 
 
 def describe(studies: list[Study]) -> str:
-    text = "# The field: error against cost\n" + EXPLAINED
+    text = "# Other methods: error against cost\n" + EXPLAINED
     for study in studies:
         last = study.last()
         rows = [_row(run, study.num_rows) for run in last.values()]

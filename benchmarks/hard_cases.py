@@ -57,7 +57,7 @@ def names(options: argparse.Namespace) -> int:
     publish(
         "hard_cases-names.md",
         f"# Hard cases: names\n\n{header(SCRIPT + 'names')}\n"
-        "A column or a parameter of each name must give the very draws that an innocent name gives. "
+        "A column or a parameter of each name must give exactly the draws that an ordinary name gives. "
         f"{wrong} outcomes are wrong.\n\n{text}",
         options.quick,
     )

@@ -140,7 +140,7 @@ def main() -> None:
     text = "# Degrees of freedom of proposals\n\n" + header("proposals.py")
     text += f"""
 Fits with independent proposals, a Student t at each shard's mode with its curvature; means over two seeds, or ten for
-the groups, but for the lowest acceptance of a shard. covertype-53 has separated levels and is sampled in warped
+the groups, except the lowest acceptance of a shard. covertype-53 has separated levels and is sampled in warped
 coordinates. Effective draws (ESS) are those of the worst parameter, chain by chain. The errors are the certificate's:
 the largest error of a mean, and the smallest ratio of a parameter's sd to that of the posterior.
 

@@ -144,7 +144,7 @@ def test_shards_without_a_mode_are_matched_to_the_others(draws, located):
     others = np.concatenate([by_shard(combined, 0), by_shard(combined, 2)])
     np.testing.assert_allclose(by_shard(combined, 1).mean(axis=0), others.mean(axis=0))
     np.testing.assert_allclose(np.cov(by_shard(combined, 1).T), np.cov(others.T), rtol=0.05)
-    assert "no mode of shard 1" in combined.notes[0]
+    assert "No mode was found for shard 1" in combined.notes[0]
 
 
 def test_without_any_mode_the_means_go_to_the_mode_of_all_rows(draws, located):

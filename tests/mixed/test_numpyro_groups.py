@@ -206,7 +206,7 @@ def too_few(g, y):
         (with_effects(normal, lambda b, g, x: b[g] - b.mean()), None, "only at the row's own group"),
         (with_effects(normal, lambda b, g, x: b[g // 10]), None, "only at the row's own group"),
         (with_effects(normal, lambda b, g, x: b[g] + b[g - 1]), None, "only at the row's own group"),
-        (with_effects(normal, lambda b, g, x: (b + Z)[g]), None, "'b' .* arrays with an entry per group"),
+        (with_effects(normal, lambda b, g, x: (b + Z)[g]), None, "'b' .* arrays of one entry per group"),
         (
             with_effects(normal, lambda b, g, x: jax.nn.one_hot(g, GROUPS) @ b),
             "g",

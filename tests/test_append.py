@@ -154,7 +154,7 @@ def test_many_new_rows_are_a_reason_to_fit_again(model, sampler, first):
     once = shardmc.append(first, model, halves[0], sampler=sampler, **OPTIONS)
     twice = shardmc.append(once, model, halves[1], sampler=sampler, **OPTIONS)
     assert not any("Fit all rows from scratch" in note for note in once.notes)
-    assert any("There are 2.2 times as many rows" in note for note in twice.notes)
+    assert any("The posterior has 2.2 times as many rows" in note for note in twice.notes)
 
 
 def test_the_table_of_shards_stays_small(model, sampler, first):

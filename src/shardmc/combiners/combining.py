@@ -202,12 +202,12 @@ COMBINERS: dict[str, Callable[[], Combiner]] = {
 """Every combiner by name, with the function that makes it with its defaults."""
 
 
-def named_combiner(method: str | Combiner, **options: Any) -> Combiner:
+def named_combiner(combiner: str | Combiner, **options: Any) -> Combiner:
     """The combiner of that name, with the given options.
 
     Parameters
     ----------
-    method
+    combiner
         A name from `COMBINERS`, or a combiner.
     options
         Fields of the combiner's class.
@@ -221,12 +221,12 @@ def named_combiner(method: str | Combiner, **options: Any) -> Combiner:
         ...
     shardmc.errors.OptionError: Unknown combiner 'recentre'. Did you mean 'recenter'? Valid: ...
     """
-    if isinstance(method, Combiner):
-        made, name = method, type(method).__name__
-    elif method in COMBINERS:
-        made, name = COMBINERS[method](), method
+    if isinstance(combiner, Combiner):
+        made, name = combiner, type(combiner).__name__
+    elif combiner in COMBINERS:
+        made, name = COMBINERS[combiner](), combiner
     else:
-        raise unknown("combiner", method, COMBINERS)
+        raise unknown("combiner", combiner, COMBINERS)
     if not options:
         return made
     valid = [f.name for f in fields(made)]  # pyright: ignore[reportArgumentType]

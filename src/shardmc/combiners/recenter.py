@@ -228,7 +228,7 @@ def precision_weighted_mean(
     same, to either side, and weights P_i^(1/2) are right. If precisions differ for other reasons, weights P_i are.
     `balanced` takes P_i^(1 - f / 2), the power being taken in coordinates in which P is the identity, with
     f = max(0, 1 - sum_i |b_i|^2 / |sum_i b_i|^2), b_i = a_i (P_i - P)(m_i - c) in the norm of P^-1: the part of
-    their sum that unrelated b_i would not make.
+    their sum beyond what unrelated b_i would give.
     """
     varying = VaryingDirections.of(draws)
     if varying.rank == 0:

@@ -1,4 +1,4 @@
-"""A Dask cluster as the engine sees it: who can take tasks, what is waited for, and how rows get there."""
+"""A Dask cluster as the engine sees it: which workers take tasks, how long to wait, and how rows reach them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PAUSE = 0.1
 _BETWEEN_CHECKS = 1.0
 _QUIET = 10.0
-"""Seconds of waiting before it is said what for."""
+"""Seconds of waiting after which a warning says what is missing."""
 _CONTINUE = "Finished shards are kept in the run folder, if there is one: repeat the call to continue."
 _HAS_SHARDMC = "bool(__import__('importlib.util').util.find_spec('shardmc'))"
 """An expression for the workers: a function of shardmc could not be sent to a worker that lacks it."""
@@ -96,7 +96,7 @@ class Cluster:
         return batch
 
     def check(self) -> None:
-        """To be called while something is waited for: says so if nobody computes it, and gives up in the end."""
+        """Call this while waiting: it warns if no worker can take tasks, and fails after the timeout."""
         now = time.monotonic()
         if now < self._checked + _BETWEEN_CHECKS:
             return
@@ -154,7 +154,7 @@ class Cluster:
         return said.get("workers", {})
 
     def _missing(self) -> str | None:
-        """What has to come so that tasks can run; None if nothing is missing."""
+        """What is missing before tasks can run; None if nothing is."""
         if self.client.status in ("closed", "closing"):
             raise self._lost()
         where = f"the Dask scheduler at {self._address}"

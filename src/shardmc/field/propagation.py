@@ -49,7 +49,7 @@ class Propagation:
     max_rounds
         The most rounds.
     tolerance
-        It has converged if no mean moves by more than this many sds, and no sd by more than this part of it.
+        It has converged if no mean moves by more than this many sds, and no sd changes by more than this fraction.
     site_draws
         Draws of every tilted distribution in a round. By default 200, or 10 per parameter.
     result

@@ -258,8 +258,8 @@ def with_rows_of_formula(
 ) -> xr.DataTree:
     """`Posterior.to_arviz` for a formula.
 
-    Without log_likelihood for group terms and adjusted draws, see `loo`, and without posterior_predictive for censored
-    times: simulated times are whole, so a comparison with the observed ones would mislead.
+    It has no log_likelihood for group terms and adjusted draws (see `loo`), and no posterior_predictive for censored
+    times: simulated times are not censored, so a comparison with the observed ones would mislead.
     """
     design = design_of(posterior)
     groups = [name for factor in design.factors for name in factor.columns]

@@ -184,8 +184,8 @@ class Posterior(Result):
         Groups: `posterior` and `sample_stats` of some draws, `observed_data`, `log_likelihood`,
         `posterior_predictive`, and `constant_data` with `row_weight`. Their rows are a random sample, with the row
         numbers as coordinates. Sums over its rows, with these weights, estimate sums over all rows. (For all rows,
-        `loo` has the right sum and standard error.) With `censored=` there is no `posterior_predictive`, because whole
-        simulated times cannot be compared with censored ones.
+        `loo` has the right sum and standard error.) With `censored=` there is no `posterior_predictive`, because
+        simulated times are not censored and cannot be compared with the observed ones.
 
         Parameters
         ----------

@@ -183,7 +183,10 @@ def plot_certificate(posterior: Posterior, parameters: Sequence[str | int] | Non
     """
     certificate = posterior.certificate
     if certificate is None:
-        raise OptionError(f"The distance of these draws from the posterior was not measured. {MEASURED_BY}")
+        raise OptionError(
+            "There is no certificate: the distance of these draws from the posterior was not measured. "
+            + MEASURED_BY
+        )
     chosen = coordinates(posterior, parameters, 30)
     names = [posterior.names[k] for k in chosen]
     height = len(chosen) * _ROW + 0.72

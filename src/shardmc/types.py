@@ -9,11 +9,18 @@ from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shardmc.errors import OptionError
 
-Rows: TypeAlias = Any
+Tree: TypeAlias = Any
+"""A pytree of arrays."""
+Rows: TypeAlias = Tree
 """A pytree of arrays with a common first axis, one entry per row."""
+Params: TypeAlias = Mapping[str, Any]
+"""Values of parameters by name: arrays."""
+RowValues: TypeAlias = ArrayLike | str | None
+"""One value for each row, or the name of a column."""
 Data: TypeAlias = Any
 """Rows as a user gives them: arrays, a table, or the path or URL of a file."""
 

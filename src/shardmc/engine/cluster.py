@@ -13,9 +13,8 @@ import jax
 import numpy as np
 
 from shardmc.data.batch import Blocks, padded
-from shardmc.engine.engine import Tree
 from shardmc.errors import EngineError, OptionError
-from shardmc.types import Rows
+from shardmc.types import Rows, Tree
 
 if TYPE_CHECKING:
     from distributed import Client, Future, as_completed

@@ -16,10 +16,11 @@ import numpy as np
 
 from shardmc.data.batch import Batch, Blocks, padded
 from shardmc.engine.cluster import Cluster, ForTasks, ReadRows, RowsOfGroups, RowsOfTasks, SentRows, connected
-from shardmc.engine.engine import Engine, Program, T, Tree, by_shard
+from shardmc.engine.engine import Engine, Program, T, by_shard
 from shardmc.engine.local import default_batch
 from shardmc.errors import OptionError, SamplingError
 from shardmc.model.precision import Precision
+from shardmc.types import Tree
 
 if TYPE_CHECKING:
     from distributed import Client, Future

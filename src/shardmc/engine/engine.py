@@ -6,17 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 
 from shardmc.data.batch import Blocks
-from shardmc.types import Rows
+from shardmc.types import Rows, Tree
 
 T = TypeVar("T")
 
-Tree: TypeAlias = Any
-"""A pytree of arrays."""
 Program: TypeAlias = Callable[[Rows, jax.Array, Tree, Tree], T]
 """program(rows, weights, own, shared): a pure function of one shard, where `own` is its entry of `per_shard`.
 

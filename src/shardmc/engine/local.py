@@ -16,12 +16,13 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.batch import Batch, Blocks, padded
-from shardmc.engine.engine import Engine, Program, ProgramCall, T, Tree, by_shard
+from shardmc.engine.engine import Engine, Program, ProgramCall, T, by_shard
 from shardmc.errors import OptionError
 from shardmc.model.precision import Precision
 from shardmc.model.shared import joined, with_shared
 from shardmc.programs.compiled import COMPILES_FAST, CompiledFor, Options
 from shardmc.programs.threads import Threads
+from shardmc.types import Tree
 
 _MOST_PROGRAMS = 32
 """Compiled programs that are kept, one for each kind of shards: about 2 MB each. A fit needs six or more."""

@@ -13,10 +13,10 @@ import jax
 from distributed import Worker, WorkerPlugin
 
 from shardmc.data.batch import Batch, Blocks
-from shardmc.engine.engine import Program, Tree
+from shardmc.engine.engine import Program
 from shardmc.engine.local import default_width, is_accelerated, run_batch
 from shardmc.model.precision import Precision
-from shardmc.types import Rows
+from shardmc.types import Rows, Tree
 
 
 class WorkerThreads(WorkerPlugin):

@@ -17,12 +17,12 @@ from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal
 from shardmc.mixed.matched import LinearEffects, Matched
 from shardmc.mixed.rows import ByRows, cholesky, inverse_lower, log_diagonal, solve_lower
 from shardmc.model import Model, Parameter
+from shardmc.types import Params, Rows
 
 if TYPE_CHECKING:
     from shardmc.formulas.design import Design
     from shardmc.formulas.linear_model import RowLogLikelihood
 
-Params = Mapping[str, jax.Array]
 
 MOST_BY_QUADRATURE = 3
 """Effects of a group that quadrature integrates out; more are integrated out by matched moments."""
@@ -34,7 +34,7 @@ def needs_whole_groups(design: Design) -> bool:
     return unit is not None and len(unit.effects) > MOST_BY_QUADRATURE and not exact
 
 
-def _columns(rows: Any) -> jax.Array | None:
+def _columns(rows: Rows) -> jax.Array | None:
     return rows.get("columns")
 
 
@@ -146,7 +146,7 @@ class GroupLogLikelihood(GroupLikelihood):
         return root_of_covariance(self.factor, params)
 
     def of_stretches(
-        self, params: Params, rows: Any, effects: jax.Array, weights: jax.Array, counted: bool
+        self, params: Params, rows: Rows, effects: jax.Array, weights: jax.Array, counted: bool
     ) -> jax.Array:
         """The log-likelihood of stretches (stretch,), given rows (..., row, stretch) and effects (stretch, effect)."""
         eta = self.linear_predictor_of_columns(params, rows)
@@ -166,37 +166,37 @@ class GroupLogLikelihood(GroupLikelihood):
             counted=counted,
         )
 
-    def sums(self, rows: Any, eta: jax.Array, weights: jax.Array, counted: bool) -> jax.Array:
+    def sums(self, rows: Rows, eta: jax.Array, weights: jax.Array, counted: bool) -> jax.Array:
         """Sums of log-likelihoods over the first axis, given linear predictors."""
         return self.design.family.log_likelihood_of_groups(
             eta, rows["response"], {}, rows.get("trials"), weights, counted=counted
         )
 
     def shifted_sums(
-        self, rows: Any, eta: jax.Array, shifts: jax.Array, weights: jax.Array, counted: bool
+        self, rows: Rows, eta: jax.Array, shifts: jax.Array, weights: jax.Array, counted: bool
     ) -> jax.Array:
         """The same at linear predictors plus shifts, each of which is that of a node and a stretch."""
         return self.design.family.log_likelihood_at_shifts(
             eta, shifts, rows["response"], rows.get("trials"), weights, counted=counted
         )
 
-    def slopes(self, rows: Any, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def slopes(self, rows: Rows, eta: jax.Array) -> tuple[jax.Array, jax.Array]:
         """First and second derivatives of each row's log-likelihood by its linear predictor."""
         return self.design.family.slopes(eta, rows["response"], rows.get("trials"))
 
-    def columns(self, params: Params, rows: Any) -> jax.Array:
+    def columns(self, params: Params, rows: Rows) -> jax.Array:
         """The columns of the effects times the root of their covariance, (group, row, effect)."""
         root = self.root(params) / self.design.scaling.response_scale
         if self.factor.correlated:
             return rows["columns"] @ root
         return rows["columns"] * jnp.diagonal(root)
 
-    def of_etas(self, params: Params, rows: Any, eta: jax.Array) -> jax.Array:
+    def of_etas(self, params: Params, rows: Rows, eta: jax.Array) -> jax.Array:
         """The log-likelihood of rows, (group, row), given their linear predictors."""
         auxiliary = self.of_rows.auxiliary(params)
         return self.design.family.log_likelihood(eta, rows["response"], auxiliary, rows.get("trials"))
 
-    def linear_predictor_of_columns(self, params: Params, rows: Any) -> jax.Array:
+    def linear_predictor_of_columns(self, params: Params, rows: Rows) -> jax.Array:
         """eta without the effects that are integrated out, (row, stretch), of rows (..., row, stretch)."""
         eta = self.of_rows.linear_predictor_of_columns(params, rows)
         for number, factor in enumerate(self._as_parameters):
@@ -207,7 +207,7 @@ class GroupLogLikelihood(GroupLikelihood):
             eta = eta + jnp.sum(chosen, axis=0) / self.design.scaling.response_scale
         return eta
 
-    def linear_predictor(self, params: Params, rows: Any) -> jax.Array:
+    def linear_predictor(self, params: Params, rows: Rows) -> jax.Array:
         """eta without the effects that are integrated out, in the response's order of rows and stretches."""
         flat = {name: leaf.reshape(-1, *leaf.shape[2:]) for name, leaf in rows.items()}
         eta = self.of_rows.linear_predictor(params, flat, None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,9 @@ from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, flat
 from shardmc.mixed.matched import GroupSites, LinearEffects
 from shardmc.mixed.rows import cholesky, inverse_lower
 from shardmc.model import Model
+from shardmc.types import Params, Tree
 
-Centers = dict[str, Any]
+Centers: TypeAlias = Mapping[str, jax.Array | np.ndarray]
 """What is known of each group: center (group, size), slope (group, size, parameter), root (group, size, size)."""
 
 _MOST_STEPS = 60
@@ -37,7 +38,7 @@ def blank_centers(num_groups: int, size: int, num_params: int) -> Centers:
 
 
 def _expanded(
-    local: LocalEffects, params: Any, data: GroupedRows, v: jax.Array
+    local: LocalEffects, params: Params, data: GroupedRows, v: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Value (group,), gradient (group, size) and curvature (group, size, size) of the log density of v."""
 
@@ -73,17 +74,17 @@ class GroupModes:
     model: Model
     local: LocalEffects
 
-    def __call__(self, data: GroupedRows, weights: jax.Array, shard: None, theta: jax.Array) -> Any:
+    def __call__(self, data: GroupedRows, weights: jax.Array, shard: None, theta: jax.Array) -> Tree:
         params = self.model.constrain(theta)
         here = data.effects["center"] + data.effects["slope"] @ flat(params)
         # A group far from its last mode starts from the middle of the distribution.
         start = jnp.where(jnp.all(jnp.abs(here) < 8.0, axis=1, keepdims=True), here, 0.0)
 
-        def searching(state: Any) -> jax.Array:
+        def searching(state: Tree) -> jax.Array:
             count, _, _, _, moved = state
             return (count < _MOST_STEPS) & (jnp.max(moved) > _CLOSE)
 
-        def advance(state: Any) -> Any:
+        def advance(state: Tree) -> Tree:
             count, v, length, best, _ = state
             values, gradient, curvature = _expanded(self.local, params, data, v)
             del best
@@ -156,7 +157,7 @@ class EffectMoments:
     model: Model
     marginal: GroupLikelihood
 
-    def __call__(self, data: GroupedRows, weights: jax.Array, shard: None, theta: jax.Array) -> Any:
+    def __call__(self, data: GroupedRows, weights: jax.Array, shard: None, theta: jax.Array) -> Tree:
         def moments(vector: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             return self.marginal.moments(self.model.constrain(vector), data)
 

@@ -17,11 +17,11 @@ which has the value and the gradient of l' at the mode. Few nodes then suffice: 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 import jax
 import jax.numpy as jnp
@@ -34,12 +34,10 @@ from shardmc.engine import Engine
 from shardmc.mixed.rows import ByRows, log_diagonal, log_sum
 from shardmc.model import Model
 from shardmc.model.effects import GroupEffects
+from shardmc.types import Params, Rows, Tree
 
 if TYPE_CHECKING:
     from shardmc.mixed.matched import LinearEffects
-
-
-Params = Mapping[str, jax.Array]
 
 
 @final
@@ -63,7 +61,7 @@ class LocalEffects:
         The order of axes in leaves of `rows`: (row, stretch, ...) or (..., row, stretch).
     """
 
-    log_likelihood: Callable[[Params, Any, jax.Array, jax.Array, bool], jax.Array]
+    log_likelihood: Callable[[Params, Rows, jax.Array, jax.Array, bool], jax.Array]
     factor: Callable[[Params], jax.Array]
     size: int
     by_rows: ByRows | None = None
@@ -201,7 +199,7 @@ class OwnGroupLikelihood(GroupLikelihood):
         return mean + self.effects.means(params), covariance, third
 
     def of_stretches(
-        self, params: Params, rows: Any, effects: jax.Array, weights: jax.Array, counted: bool
+        self, params: Params, rows: Rows, effects: jax.Array, weights: jax.Array, counted: bool
     ) -> jax.Array:
         """The log-likelihood of stretches of rows (stretch,), given the effects (stretch, effect) less their means."""
         values = self._of_rows(dict(params), rows, effects, weights.shape)
@@ -209,9 +207,7 @@ class OwnGroupLikelihood(GroupLikelihood):
             values = weights * values
         return jnp.sum(jnp.where(weights > 0, values, 0.0), axis=0)
 
-    def _of_rows(
-        self, params: dict[str, Any], rows: Any, effects: jax.Array, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def _of_rows(self, params: Params, rows: Rows, effects: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         """The log-likelihood of every row, (row, stretch): the user's function sees rows one after the other."""
         of_group = self.effects.means(params) + effects
         of_rows = jnp.broadcast_to(of_group, (*shape, self.effects.size))
@@ -235,7 +231,7 @@ class RuleErrors:
 
     def __call__(
         self, data: GroupedRows, weights: jax.Array, shard: None, shared: tuple[jax.Array, ...]
-    ) -> Any:
+    ) -> Tree:
         theta, *rules = shared
         point, as_params = ravel_pytree(dict(self.model.constrain(theta)))
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +27,9 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.grouped import GroupedRows
-from shardmc.mixed.marginal import Params
 from shardmc.mixed.rows import conditioned, diagonal, inverse_of_sum
 from shardmc.model import Model
+from shardmc.types import Params, Rows, Tree
 
 _MOST_STEPS = 60
 _CLOSE = 1e-3
@@ -37,7 +37,7 @@ _UPDATES = 4
 """Rounds of matching after the mode. The errors of each are some percent of those of the one before."""
 
 
-def blank_sites(num_groups: int, num_rows: int) -> dict[str, Any]:
+def blank_sites(num_groups: int, num_rows: int) -> dict[str, np.ndarray]:
     """Before anything is known: rows that say nothing."""
     return {"sites": np.zeros((num_groups, num_rows, 2), np.float32)}
 
@@ -50,7 +50,7 @@ class GroupSites:
     model: Model
     local: LinearEffects
 
-    def __call__(self, data: GroupedRows, weights: jax.Array, shard: None, theta: jax.Array) -> Any:
+    def __call__(self, data: GroupedRows, weights: jax.Array, shard: None, theta: jax.Array) -> Tree:
         laplace, matched, steps = find_sites(self.local, self.model.constrain(theta), data)
         good = jnp.all(jnp.isfinite(matched), axis=(1, 2), keepdims=True)
         return {"sites": jnp.where(good, matched, laplace)}, steps
@@ -87,11 +87,11 @@ def _modes(
     def height(f: jax.Array, alpha: jax.Array) -> jax.Array:
         return jnp.sum(of_rows(f), axis=1) - 0.5 * jnp.sum(f * alpha, axis=1)
 
-    def searching(state: Any) -> jax.Array:
+    def searching(state: Tree) -> jax.Array:
         count, _, _, _, moved = state
         return (count < _MOST_STEPS) & (jnp.max(moved) > _CLOSE)
 
-    def advance(state: Any) -> Any:
+    def advance(state: Tree) -> Tree:
         count, f, alpha, length, _ = state
         normal = Normal.given(columns, *_laplace(of_rows, f))
         step, turn = normal.mean - f, normal.r - normal.w * normal.mean - alpha
@@ -152,9 +152,9 @@ class LinearEffects:
         The number of effects of a group.
     """
 
-    offset: Callable[[Params, Any], jax.Array]
-    columns: Callable[[Params, Any], jax.Array]
-    log_likelihood: Callable[[Params, Any, jax.Array], jax.Array]
+    offset: Callable[[Params, Rows], jax.Array]
+    columns: Callable[[Params, Rows], jax.Array]
+    log_likelihood: Callable[[Params, Rows, jax.Array], jax.Array]
     factor: Callable[[Params], jax.Array]
     size: int
 

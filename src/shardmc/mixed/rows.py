@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from shardmc.data.grouped import GroupedRows
+from shardmc.types import Rows, Tree
 
 
 def cholesky(matrices: jax.Array, least: float = 0.0) -> jax.Array:
@@ -141,15 +142,15 @@ _UNROLLED = 16
 class ByRows:
     """The log-likelihood of rows as a function of linear predictors eta. Leaves of `rows` are (..., row, stretch)."""
 
-    predictor: Callable[[Mapping[str, jax.Array], Any], jax.Array]
+    predictor: Callable[[Mapping[str, jax.Array], Rows], jax.Array]
     """(params, rows) -> eta without the effects of groups, (row, stretch)."""
-    columns: Callable[[Any], jax.Array | None]
+    columns: Callable[[Rows], jax.Array | None]
     """rows -> the columns of the effects (effect, row, stretch); None for an intercept only."""
-    sums: Callable[[Any, jax.Array, jax.Array, bool], jax.Array]
+    sums: Callable[[Rows, jax.Array, jax.Array, bool], jax.Array]
     """(rows, eta, weights, counted) -> sums over rows; arrays of eta and rows are (row, node, stretch)."""
-    shifted_sums: Callable[[Any, jax.Array, jax.Array, jax.Array, bool], jax.Array]
+    shifted_sums: Callable[[Rows, jax.Array, jax.Array, jax.Array, bool], jax.Array]
     """(rows, eta, shifts, weights, counted) -> the same at eta + shifts, (row, stretch) and (node, stretch)."""
-    slopes: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
+    slopes: Callable[[Rows, jax.Array], tuple[jax.Array, jax.Array]]
     """(rows, eta) -> first and second derivatives of each row's log-likelihood by eta."""
 
 
@@ -205,7 +206,7 @@ def log_sum(
 
 
 @log_sum.defjvp
-def _(by_rows: ByRows, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+def _(by_rows: ByRows, primals: Tree, tangents: Tree) -> tuple[jax.Array, jax.Array]:
     data = primals[0]
     slopes = _slopes(by_rows, *primals)
     _, by_eta, by_effects, by_logs = tangents
@@ -225,7 +226,7 @@ def _slopes(
 
 
 @_slopes.defjvp
-def _(by_rows: ByRows, primals: Any, tangents: Any) -> tuple[_Slopes, _Slopes]:
+def _(by_rows: ByRows, primals: Tree, tangents: Tree) -> tuple[_Slopes, _Slopes]:
     data, eta, effects, logs = primals
     _, by_eta, by_effects, by_logs = tangents
     x = _at_nodes(by_rows, data, eta, effects)
@@ -278,7 +279,7 @@ def _at_nodes(by_rows: ByRows, data: GroupedRows, eta: jax.Array, effects: jax.A
     return sum((columns[q][:, None] * effects[:, q] for q in range(effects.shape[1])), eta[:, None])
 
 
-def _with_nodes(data: GroupedRows) -> tuple[Any, jax.Array]:
+def _with_nodes(data: GroupedRows) -> tuple[Rows, jax.Array]:
     """Rows and weights with an axis for nodes, (row, 1, stretch)."""
     plain = {name: leaf[:, None] for name, leaf in data.rows.items() if leaf.ndim == 2}
     return plain, data.weights[:, None]

@@ -15,9 +15,7 @@ from shardmc.errors import ModelError, unknown
 from shardmc.model.parameter import Parameter, as_parameters
 from shardmc.model.precision import double_precision
 from shardmc.programs.compiled import jit
-
-Params = dict[str, Any]
-"""Named parameters on the natural scale."""
+from shardmc.types import Params, Tree
 
 BLOCK = 8192
 """Number of draws transformed at once, so that memory does not grow with the number of draws."""
@@ -66,11 +64,11 @@ class Coordinates:
 
     # One theta between the unconstrained and the natural scale, traceable by JAX.
 
-    def constrain(self, theta: jax.Array | np.ndarray) -> Params:
+    def constrain(self, theta: jax.Array | np.ndarray) -> dict[str, jax.Array]:
         """Named parameters on the natural scale at theta (dim,)."""
         return self._constrain(jnp.asarray(theta), list(self.parameters))
 
-    def unconstrain(self, params: Mapping[str, Any]) -> jax.Array:
+    def unconstrain(self, params: Params) -> jax.Array:
         """The theta (dim,) of named parameters on the natural scale."""
         self._check_names(params)
         missing = [name for name in self.parameters if name not in params]
@@ -84,17 +82,18 @@ class Coordinates:
             parts.append(jnp.ravel(value if parameter.is_real else parameter.bijection.inv(value)))
         return jnp.concatenate(parts)
 
-    def constrain_with_jacobian(self, theta: jax.Array) -> tuple[Params, jax.Array]:
+    def constrain_with_jacobian(self, theta: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
         """Named parameters on the natural scale, and log |d natural / d theta|."""
-        params: Params = {}
+        params: dict[str, jax.Array] = {}
         total = jnp.zeros((), theta.dtype)
         for name, parameter in self.parameters.items():
             x = theta[self._slices[name]].reshape(parameter.unconstrained_shape)
             if parameter.is_real:
                 params[name] = x
                 continue
-            params[name], intermediates = parameter.bijection.call_with_intermediates(x)
-            log_jacobian = parameter.bijection.log_abs_det_jacobian(x, params[name], intermediates)
+            value, intermediates = parameter.bijection.call_with_intermediates(x)
+            log_jacobian = parameter.bijection.log_abs_det_jacobian(x, value, intermediates)
+            params[name] = jnp.asarray(value)
             total = total + jnp.sum(log_jacobian)
         return params, total
 
@@ -143,7 +142,7 @@ class Coordinates:
 
     # Internals.
 
-    def _constrain(self, theta: jax.Array, names: list[str]) -> Params:
+    def _constrain(self, theta: jax.Array, names: list[str]) -> dict[str, jax.Array]:
         params = {}
         for name in names:
             parameter = self.parameters[name]
@@ -152,13 +151,13 @@ class Coordinates:
         return params
 
     @cached_property
-    def _constrain_program(self) -> Callable[[Any], Any]:
+    def _constrain_program(self) -> Callable[[Tree], Tree]:
         names = self._names_of(real=False)
         return jit(jax.vmap(lambda theta: self._constrain(theta, names)))
 
     @cached_property
-    def _unconstrain_program(self) -> Callable[[Any], Any]:
-        def one(values: Params) -> Params:
+    def _unconstrain_program(self) -> Callable[[Tree], Tree]:
+        def one(values: Params) -> dict[str, jax.Array]:
             theta = {}
             for name, value in values.items():
                 parameter = self.parameters[name]
@@ -177,12 +176,12 @@ class Coordinates:
             raise ModelError(f"Draws must have shape (draw, {columns}); {draws.shape} was given.")
         return draws
 
-    def _check_names(self, given: Mapping[str, Any]) -> None:
+    def _check_names(self, given: Params) -> None:
         for name in given:
             if name not in self.parameters:
                 raise ModelError(str(unknown("parameter", name, self.parameters)))
 
-    def _initial(self, given: Mapping[str, Any]) -> np.ndarray:
+    def _initial(self, given: Params) -> np.ndarray:
         """The theta of a starting point on the natural scale; parameters left out start at the image of 0."""
         self._check_names(given)
         if not given:
@@ -200,7 +199,7 @@ class Coordinates:
 
 
 def blockwise(
-    program: Callable[[Any], dict[str, Any]], draws: Any, precision: AbstractContextManager[Any]
+    program: Callable[[Tree], dict[str, jax.Array]], draws: Tree, precision: AbstractContextManager[None]
 ) -> dict[str, np.ndarray]:
     """Run a program over draws, block by block. The last block is padded, so that one program serves all."""
     total = len(jax.tree.leaves(draws)[0])
@@ -213,7 +212,7 @@ def blockwise(
     return {name: np.concatenate([part[name] for part in parts])[:total] for name in parts[0]}
 
 
-def _chunks(draws: Any, total: int, block: int) -> Iterator[Any]:
+def _chunks(draws: Tree, total: int, block: int) -> Iterator[Tree]:
     for start in range(0, total, block):
         index = np.minimum(np.arange(start, start + block), total - 1)
         yield jax.tree.map(lambda a, index=index: a[index], draws)

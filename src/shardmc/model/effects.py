@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from shardmc.errors import ModelError, OptionError, unknown
 from shardmc.model.parameter import Parameter
 from shardmc.model.precision import cholesky
 from shardmc.model.user_functions import calling
+from shardmc.types import Params
 
 if TYPE_CHECKING:
     from shardmc.model.model import Model
@@ -23,7 +24,6 @@ MOST_EFFECTS = 3
 
 _SHAPE = 'local={"intercept": "tau"} or local={("intercept", "slope"): covariance}'
 
-Params = Mapping[str, Any]
 """Named parameters on the natural scale."""
 
 Spread = Callable[[Params], jax.Array]
@@ -53,7 +53,7 @@ class GroupEffects:
     """The number of groups that the model was written for, if it says one."""
 
     @classmethod
-    def of(cls, local: Any, column: Any, parameters: Mapping[str, Parameter]) -> GroupEffects:
+    def of(cls, local: object, column: object, parameters: Mapping[str, Parameter]) -> GroupEffects:
         """The effects from what a user gave as `local` and `groups`."""
         if local is None or column is None:
             given, other = ("groups", _SHAPE) if local is None else ("local", 'groups="g"')
@@ -135,7 +135,7 @@ def _refuse_names(names: list[str]) -> None:
         )
 
 
-def _sd(name: str, given: Any, parameters: Mapping[str, Parameter]) -> Spread:
+def _sd(name: str, given: object, parameters: Mapping[str, Parameter]) -> Spread:
     """The spread of one effect from a parameter, a number or a function of the parameters."""
     if isinstance(given, str):
         parameter = _parameter(name, given, parameters)
@@ -155,7 +155,7 @@ def _sd(name: str, given: Any, parameters: Mapping[str, Parameter]) -> Spread:
     )
 
 
-def _covariance(names: tuple[Any, ...], given: Any, parameters: Mapping[str, Parameter]) -> Spread:
+def _covariance(names: tuple[object, ...], given: object, parameters: Mapping[str, Parameter]) -> Spread:
     """The spread of correlated effects from a parameter or a function of the parameters."""
     shape = (len(names), len(names))
     listed = ", ".join(map(str, names))
@@ -183,10 +183,11 @@ def _parameter(effect: str, name: str, parameters: Mapping[str, Parameter]) -> P
     return parameters[name]
 
 
-def _shaped(name: str, value: Any, shape: tuple[int, ...]) -> jax.Array:
-    if jnp.shape(value) != shape:
+def _shaped(name: str, value: object, shape: tuple[int, ...]) -> jax.Array:
+    value = jnp.asarray(value)
+    if value.shape != shape:
         what = "one number, the sd" if shape == () else f"a matrix of shape {shape}, the covariance"
         raise ModelError(
-            f"The function in local for {name} returns shape {jnp.shape(value)}; it must return {what}."
+            f"The function in local for {name} returns shape {value.shape}; it must return {what}."
         )
-    return jnp.asarray(value)
+    return value

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
+from jax.typing import ArrayLike
 
-from shardmc.model.steps import Run, run_program, run_step
+from shardmc.model.steps import Atom, Run, form, run_program, run_step
+from shardmc.types import Tree
 
 
 def products(program: Jaxpr) -> Mapping[int, Run]:
@@ -28,13 +29,13 @@ def products(program: Jaxpr) -> Mapping[int, Run]:
             of_theta.update(step.outvars)
         if step.primitive.name == "dot_general" and depends == [False, True]:
             (_, summed), batched = step.params["dimension_numbers"]
-            dims = len(step.invars[1].aval.shape)  # type: ignore[attr-defined]
+            dims = len(form(step.invars[1]).shape)
             if not batched[0] and len(summed) == dims:
                 found[place] = _parameters_first
     return found
 
 
-def _parameters_first(step: JaxprEqn, values: Sequence[Any]) -> list[jax.Array]:
+def _parameters_first(step: JaxprEqn, values: Sequence[ArrayLike]) -> list[jax.Array]:
     """The same product with its factors exchanged, where no derivative is taken."""
     (of_rows, of_theta), batched = step.params["dimension_numbers"]
     precision = step.params["precision"]
@@ -42,11 +43,11 @@ def _parameters_first(step: JaxprEqn, values: Sequence[Any]) -> list[jax.Array]:
     params = {**step.params, "dimension_numbers": ((of_theta, of_rows), batched), "precision": precision}
 
     @jax.custom_jvp
-    def product(theta: Any) -> jax.Array:
+    def product(theta: ArrayLike) -> jax.Array:
         return step.primitive.bind(theta, values[0], **params)
 
     @product.defjvp
-    def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[jax.Array, jax.Array]:
+    def _(primals: tuple[ArrayLike], tangents: tuple[ArrayLike]) -> tuple[jax.Array, jax.Array]:
         return jax.jvp(lambda theta: run_step(step, [values[0], theta])[0], primals, tangents)
 
     return [product(values[1])]
@@ -78,11 +79,11 @@ def logarithms(program: Jaxpr) -> Mapping[int, Run]:
     return found
 
 
-def _are_many(atom: Any) -> bool:
-    return atom.aval.shape != () and atom.aval.dtype == np.float32
+def _are_many(atom: Atom) -> bool:
+    return form(atom).shape != () and form(atom).dtype == np.float32
 
 
-def _is_part(atom: Any, made_by: Mapping[int, JaxprEqn]) -> bool:
+def _is_part(atom: Atom | None, made_by: Mapping[int, JaxprEqn]) -> bool:
     """Whether numbers are exp(-|a|)."""
     for name in ("exp", "neg", "abs"):
         step = made_by.get(id(atom))
@@ -92,7 +93,7 @@ def _is_part(atom: Any, made_by: Mapping[int, JaxprEqn]) -> bool:
     return _are_many(atom)
 
 
-def _less_one(atom: Any, made_by: Mapping[int, JaxprEqn]) -> Any:
+def _less_one(atom: Atom, made_by: Mapping[int, JaxprEqn]) -> Atom | None:
     """The x of 1 + x; None if the atom is something else."""
     step = made_by.get(id(atom))
     if step is None or step.primitive.name != "add":
@@ -102,21 +103,21 @@ def _less_one(atom: Any, made_by: Mapping[int, JaxprEqn]) -> Any:
 
 
 def _computed_by(
-    function: Callable[[Any], jax.Array], step: JaxprEqn, values: Sequence[Any]
+    function: Callable[[ArrayLike], jax.Array], step: JaxprEqn, values: Sequence[ArrayLike]
 ) -> list[jax.Array]:
     return [function(*values)]
 
 
-def _with_its_derivative(step: JaxprEqn, values: Sequence[Any]) -> list[jax.Array]:
+def _with_its_derivative(step: JaxprEqn, values: Sequence[ArrayLike]) -> list[ArrayLike]:
     """A function that has a derivative of its own: faster where no derivative is taken."""
     program = step.params["call_jaxpr"].jaxpr
 
     @jax.custom_jvp
-    def function(*values: Any) -> list[jax.Array]:
+    def function(*values: ArrayLike) -> list[ArrayLike]:
         return run_program(program, values, logarithms)
 
     @function.defjvp
-    def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    def _(primals: tuple[ArrayLike, ...], tangents: tuple[ArrayLike, ...]) -> tuple[Tree, Tree]:
         return jax.jvp(lambda *values: list(run_step(step, values)), primals, tangents)
 
     return function(*values)
@@ -169,7 +170,9 @@ def log1p(x: jax.Array) -> jax.Array:
 for function in (log1p_of_part, log1p):
 
     @function.defjvp
-    def _(primals: tuple[Any], tangents: tuple[Any], function: Any = function) -> tuple[jax.Array, jax.Array]:
+    def _(
+        primals: tuple[jax.Array], tangents: tuple[jax.Array], function: Callable = function
+    ) -> tuple[jax.Array, jax.Array]:
         (x,), (change,) = primals, tangents
         return function(x), change / (1 + x)
 

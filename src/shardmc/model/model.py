@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, Protocol, final
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError
-from shardmc.model.coordinates import Coordinates, Params, blockwise
+from shardmc.model.coordinates import Coordinates, blockwise
 from shardmc.model.effects import GroupEffects
 from shardmc.model.fingerprint import fingerprint
 from shardmc.model.precision import Rewritten
@@ -23,7 +23,7 @@ from shardmc.model.traced import few_rows, traced_fingerprint
 from shardmc.model.user_functions import WatchedDict, num_rows
 from shardmc.model.variables import Variable, named_axes
 from shardmc.programs.compiled import jit
-from shardmc.types import Rows
+from shardmc.types import Params, Rows, Tree
 
 
 class Density(Protocol):
@@ -44,11 +44,11 @@ class Density(Protocol):
         """Where to look for the mode first, (dim,)."""
         ...
 
-    def log_likelihood(self, theta: Any, rows: Rows) -> jax.Array:
+    def log_likelihood(self, theta: jax.Array, rows: Rows) -> jax.Array:
         """Log-likelihood of every row, (row,)."""
         ...
 
-    def log_prior(self, theta: Any) -> jax.Array:
+    def log_prior(self, theta: jax.Array) -> jax.Array:
         """Log prior, a number."""
         ...
 
@@ -64,7 +64,7 @@ class Recipe(ABC):
         """The model for rows of this structure (a small sample is enough): the same object for the same structure."""
 
     @abstractmethod
-    def columns_used(self, rows: Mapping[str, Any]) -> list[str]:
+    def columns_used(self, rows: Mapping[str, Rows]) -> list[str]:
         """The columns of a table that the model reads, given a small sample of it; in the table's order."""
 
 
@@ -136,14 +136,14 @@ class Model(Coordinates, Recipe):
     def __init__(
         self,
         log_likelihood: Callable[..., jax.Array],
-        log_prior: Callable[[Params], jax.Array] | None,
+        log_prior: Callable[[dict[str, Any]], jax.Array] | None,
         parameters: Mapping[str, Any],
         *,
-        derived: Callable[[Params], Mapping[str, jax.Array]] | None = None,
+        derived: Callable[[dict[str, Any]], Mapping[str, jax.Array]] | None = None,
         initial: Mapping[str, Any] | None = None,
         dims: Mapping[str, Sequence[str] | str] | None = None,
-        coords: Mapping[str, Sequence[Any]] | None = None,
-        local: Mapping[Any, Any] | None = None,
+        coords: Mapping[str, Sequence[object]] | None = None,
+        local: Mapping[str | tuple[str, ...], object] | None = None,
         groups: str | None = None,
     ) -> None:
         for role, function in (
@@ -164,7 +164,7 @@ class Model(Coordinates, Recipe):
         declared = local is not None or groups is not None
         self.effects = GroupEffects.of(local, groups, self.parameters) if declared else None
         """The effects of groups that are integrated out, if there are any."""
-        self.shared_forms: dict[Any, Any] = {}  # see `model.shared`
+        self.shared_forms: dict[Hashable, Any] = {}  # see `model.shared`
         self.numbers_are_fixed = False
         self._token = uuid.uuid4().hex
         _models[self._token] = self
@@ -174,14 +174,14 @@ class Model(Coordinates, Recipe):
         del rows
         return self
 
-    def columns_used(self, rows: Mapping[str, Any]) -> list[str]:
+    def columns_used(self, rows: Mapping[str, Rows]) -> list[str]:
         """The columns that the log-likelihood reads; all of them if that cannot be seen."""
         read: set[str] = set()
         params = jax.eval_shape(self.constrain, jax.ShapeDtypeStruct((self.dim,), jnp.result_type(float)))
 
         count = num_rows(rows)
 
-        def watched(params: Params, columns: Params) -> Any:
+        def watched(params: dict[str, Any], columns: dict[str, Any]) -> Tree:
             effects = () if self.effects is None else (self.effects.typical(params, count),)
             return self.log_likelihood_function(params, WatchedDict.of(columns, "column", read.add), *effects)
 
@@ -193,7 +193,7 @@ class Model(Coordinates, Recipe):
 
     # Effects of groups.
 
-    def with_likelihood(self, log_likelihood: Callable[[Params, Any], jax.Array]) -> Model:
+    def with_likelihood(self, log_likelihood: Callable[[dict[str, Any], Rows], jax.Array]) -> Model:
         """A model without effects that has this likelihood; all else is the same."""
         model = Model(log_likelihood, self.log_prior_function, self.parameters, derived=self.derived_function)
         model.initial, model.variables = self.initial, self.variables
@@ -255,7 +255,7 @@ class Model(Coordinates, Recipe):
         return names
 
     @cached_property
-    def _derived_program(self) -> Callable[[Any], Any]:
+    def _derived_program(self) -> Callable[[jax.Array], dict[str, jax.Array]]:
         assert self.derived_function is not None
         derived = Rewritten(self.derived_function)
         return jit(jax.vmap(lambda theta: dict(derived(self.constrain(theta)))))
@@ -310,7 +310,7 @@ class Model(Coordinates, Recipe):
         )
         return f"Model({described})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         arguments = (
             self.log_likelihood_function,
             self.log_prior_function,

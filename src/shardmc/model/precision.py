@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, primitives
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, primitives
+from jax.typing import ArrayLike
 
-from shardmc.model.steps import run_step
+from shardmc.model.steps import Atom, run_step
 
 
-def double_precision(enabled: bool = True) -> AbstractContextManager[Any]:
+def double_precision(enabled: bool = True) -> AbstractContextManager[None]:
     """A context in which JAX computes in float64, or in float32.
 
     >>> with double_precision():
@@ -109,12 +110,12 @@ class Rewritten:
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
 
-def _replay(jaxpr: Jaxpr, consts: Iterable[Any], args: Iterable[Any]) -> list[Any]:
+def _replay(jaxpr: Jaxpr, consts: Iterable[ArrayLike], args: Iterable[ArrayLike]) -> list[ArrayLike]:
     """Compute a traced program step by step, with fresh copies of its arrays and with the replacements."""
-    values: dict[Any, Any] = dict(zip(jaxpr.constvars, map(_fresh, consts), strict=True))
+    values: dict[Var, ArrayLike] = dict(zip(jaxpr.constvars, map(_fresh, consts), strict=True))
     values.update(zip(jaxpr.invars, args, strict=True))
 
-    def read(atoms: Iterable[Any]) -> list[Any]:
+    def read(atoms: Iterable[Atom]) -> list[ArrayLike]:
         return [_fresh(atom.val) if isinstance(atom, Literal) else values[atom] for atom in atoms]
 
     for equation in jaxpr.eqns:
@@ -122,11 +123,11 @@ def _replay(jaxpr: Jaxpr, consts: Iterable[Any], args: Iterable[Any]) -> list[An
     return read(jaxpr.outvars)
 
 
-def _replay_closed(closed: ClosedJaxpr, *values: Any) -> list[Any]:
+def _replay_closed(closed: ClosedJaxpr, *values: ArrayLike) -> list[ArrayLike]:
     return _replay(closed.jaxpr, closed.consts, values)
 
 
-def _results(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+def _results(equation: JaxprEqn, values: Sequence[ArrayLike]) -> Sequence[ArrayLike]:
     replacement = _replacement(equation)
     if replacement is not None:
         return [replacement(*values)]
@@ -135,14 +136,16 @@ def _results(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
     return run_step(equation, values)
 
 
-def _call(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+def _call(equation: JaxprEqn, values: Sequence[ArrayLike]) -> Sequence[ArrayLike]:
     """Compute a step that calls a program with replacements inside."""
     params = equation.params
     if equation.primitive is primitives.scan_p:
         consts, carried = params["num_consts"], params["num_carry"]
         body, fixed = params["jaxpr"], values[:consts]
 
-        def step(carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        def step(
+            carry: Sequence[ArrayLike], x: Sequence[ArrayLike]
+        ) -> tuple[list[ArrayLike], list[ArrayLike]]:
             out = _replay_closed(body, *fixed, *carry, *x)
             return out[:carried], out[carried:]
 
@@ -209,15 +212,15 @@ def _larger(one: jax.Array, two: jax.Array) -> jax.Array:
     return jnp.where((one >= two) | jnp.isnan(one), one, two)
 
 
-def type_of(variable: Any) -> Any:
+def type_of(variable: Atom) -> np.dtype:
     return getattr(variable.aval, "dtype", np.dtype(bool))
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: ArrayLike) -> TypeGuard[np.ndarray]:
     return isinstance(value, np.ndarray)
 
 
-def _fresh(value: Any) -> Any:
+def _fresh(value: ArrayLike) -> ArrayLike:
     return np.array(value) if _is_array(value) else value
 
 

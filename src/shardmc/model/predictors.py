@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from shardmc.model.faster import products
 from shardmc.model.shared import Numbers, SharedDensity, fill
-from shardmc.model.steps import needed
-from shardmc.types import Rows
+from shardmc.model.steps import Run, form, needed
+from shardmc.types import Rows, Tree
 
 _MOST = 4
 """Predictors and single parameters with derivatives of their own."""
@@ -97,7 +96,7 @@ def _summed(weights: jax.Array, along: jax.Array) -> jax.Array:
     return jnp.sum(weights) * along[0] if len(along) == 1 else weights @ along
 
 
-def row_derivatives(model: Any, theta: jax.Array, basis: jax.Array, rows: Rows) -> RowDerivatives | None:
+def row_derivatives(model: object, theta: jax.Array, basis: jax.Array, rows: Rows) -> RowDerivatives | None:
     """Derivatives at theta along the columns of a basis, (dim, dim).
 
     None if the model is not known as steps, or if it has no linear predictor, too many, or too many other parameters.
@@ -145,10 +144,10 @@ class _ByPredictors:
             (result,) = fill(self.closed, self.numbers, [moved, *leaves], given)
             return result
 
-        def along(of: Callable[[Sequence[jax.Array]], Any], k: int) -> Callable[[Sequence[jax.Array]], Any]:
+        def along(of: Callable[[Sequence[jax.Array]], Tree], k: int) -> Callable[[Sequence[jax.Array]], Tree]:
             """A function with its derivative along the k-th of these."""
 
-            def both(point: Sequence[jax.Array]) -> Any:
+            def both(point: Sequence[jax.Array]) -> Tree:
                 return jax.jvp(
                     lambda value: of([*point[:k], value, *point[k + 1 :]]),
                     (point[k],),
@@ -187,7 +186,7 @@ class _ByPredictors:
         return lax.dot_general(matrix, each, self._step(place).params["dimension_numbers"])
 
 
-def _constant(value: jax.Array) -> Callable[[JaxprEqn, Sequence[Any]], list[jax.Array]]:
+def _constant(value: jax.Array) -> Run:
     return lambda step, values: [value]
 
 
@@ -215,12 +214,12 @@ def _predictors(program: Jaxpr, dim: int) -> tuple[list[int], list[int]] | None:
 
 def _is_predictor(step: JaxprEqn, program: Jaxpr) -> bool:
     """Whether this is the product of a matrix and a vector, with one entry for each result."""
-    shapes = [atom.aval.shape for atom in (*step.invars, *step.outvars, *program.outvars)]  # type: ignore[attr-defined]
+    shapes = [form(atom).shape for atom in (*step.invars, *step.outvars, *program.outvars)]
     matrix, vector, product, result = shapes
     return (len(matrix), len(vector)) == (2, 1) and product == result
 
 
-def _depending(variables: Sequence[Any], program: Jaxpr) -> set[Any]:
+def _depending(variables: Sequence[Var], program: Jaxpr) -> set[Var]:
     """The variables of a program that depend on some of them."""
     found = set(variables)
     for step in program.eqns:
@@ -246,7 +245,7 @@ def _primitives(step: JaxprEqn) -> Iterator[str]:
             yield from _primitives(other)
 
 
-def _linear(program: Jaxpr) -> set[Any]:
+def _linear(program: Jaxpr) -> set[Var]:
     """The variables that are linear functions of theta, if rows are given."""
     linear, of_theta = set(program.invars[:1]), _depending(program.invars[:1], program)
     for step in program.eqns:
@@ -262,14 +261,14 @@ def _linear(program: Jaxpr) -> set[Any]:
     return linear
 
 
-def _is_real(variable: Any) -> bool:
-    return jnp.issubdtype(variable.aval.dtype, jnp.floating)
+def _is_real(variable: Var) -> bool:
+    return jnp.issubdtype(form(variable).dtype, jnp.floating)
 
 
 def _parameters_of_result(program: Jaxpr, dim: int, given: Sequence[int]) -> list[int]:
     """The parameters of which the result is a function if some steps are given. It may be fewer than these."""
-    selected: dict[Any, np.ndarray] = {program.invars[0]: np.arange(dim)}  # entries of theta
-    mixed: dict[Any, frozenset[int]] = {}
+    selected: dict[Var, np.ndarray] = {program.invars[0]: np.arange(dim)}  # entries of theta
+    mixed: dict[Var, frozenset[int]] = {}
     for place, step in enumerate(program.eqns):
         inputs = [atom for atom in step.invars if not isinstance(atom, Literal)]
         if place in given:
@@ -285,7 +284,7 @@ def _parameters_of_result(program: Jaxpr, dim: int, given: Sequence[int]) -> lis
 
 
 def _entries(
-    atoms: Sequence[Any], selected: Mapping[Any, np.ndarray], mixed: Mapping[Any, frozenset[int]]
+    atoms: Sequence[Var], selected: Mapping[Var, np.ndarray], mixed: Mapping[Var, frozenset[int]]
 ) -> frozenset[int]:
     found: set[int] = set()
     for atom in atoms:
@@ -302,4 +301,4 @@ def _selected(step: JaxprEqn, entries: np.ndarray) -> np.ndarray:
         return entries[tuple(slice(*each) for each in ranges)]
     if step.primitive.name == "transpose":
         return entries.transpose(params["permutation"])
-    return entries.reshape(step.outvars[0].aval.shape)  # type: ignore[attr-defined]
+    return entries.reshape(form(step.outvars[0]).shape)

@@ -5,26 +5,29 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypeAlias, TypeVar, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.typing import ArrayLike
 
 from shardmc.model.faster import logarithms, products
 from shardmc.model.model import Density, Model
 from shardmc.model.precision import type_of
-from shardmc.model.steps import Run, needed, no_other, run_open, without_calls
+from shardmc.model.steps import Atom, Run, form, needed, no_other, run_open, without_calls
 from shardmc.model.traced import exact_hash, hash_program
 from shardmc.programs.compiled import fuses_on_cpu
 from shardmc.programs.kept import watched
 from shardmc.programs.process import TRACING
-from shardmc.types import Rows
+from shardmc.types import Rows, Tree
+
+T = TypeVar("T")
 
 _ROWS = 64
 """The number of rows for which functions are compared before any program needs them.
@@ -35,7 +38,7 @@ As many as are checked first, and as a group of the measurement of rounding has,
 _MOST_SHAPES = 8
 """Shapes for which a traced function is kept, and at which another model is compared with it."""
 
-Numbers = tuple[Any, tuple[Any, ...]]
+Numbers: TypeAlias = tuple[np.ndarray | jax.Array, tuple[ArrayLike, ...]]
 """The single numbers of a function, and its arrays."""
 
 
@@ -54,13 +57,13 @@ class SharedFunction:
     _all: ClassVar[weakref.WeakValueDictionary[str, SharedFunction]] = weakref.WeakValueDictionary()
     _lock: ClassVar = threading.Lock()
 
-    def __init__(self, function: Callable[..., Any], numbers: Numbers, example: _Shape) -> None:
+    def __init__(self, function: Callable[..., jax.Array], numbers: Numbers, example: _Shape) -> None:
         self._function, self._numbers, self._example = function, numbers, example
         self._forms: dict[_Shape, str] = {}
         self._known: OrderedDict[_Shape, _Form] = OrderedDict()  # the last ones used last
 
     @classmethod
-    def of(cls, function: Callable[..., Any], *args: Any) -> tuple[SharedFunction, Numbers]:
+    def of(cls, function: Callable[..., jax.Array], *args: Tree) -> tuple[SharedFunction, Numbers]:
         """The shared form of a function of theta (and rows), and its numbers. `args` are abstract."""
         form, example = _Form.of(function, args), _Shape.of(args)
         numbers = _numbers(form.closed)
@@ -78,12 +81,12 @@ class SharedFunction:
                 raise Unshared
         return shared, numbers
 
-    def __call__(self, numbers: Numbers, *args: Any) -> jax.Array:
+    def __call__(self, numbers: Numbers, *args: Tree) -> jax.Array:
         """The value of the function with these numbers."""
         (result,) = fill(self._at(_Shape.of(args)).closed, numbers, jax.tree.leaves(args))
         return result
 
-    def program(self, *args: Any) -> ClosedJaxpr:
+    def program(self, *args: Tree) -> ClosedJaxpr:
         """The function traced for arguments of these shapes, with numbers of its own."""
         return self._at(_Shape.of(args)).closed
 
@@ -91,7 +94,7 @@ class SharedFunction:
         """What the function computes for a few rows, without its numbers."""
         return self.kept_form(self._example)
 
-    def kept_form(self, args: Any) -> str:
+    def kept_form(self, args: _Shape) -> str:
         """What the function and its derivatives compute for arguments of these shapes, without its numbers."""
         if args not in self._forms:
             form = self._at(args)
@@ -125,18 +128,18 @@ class SharedDensity:
     dim: int
     numbers: tuple[Numbers, Numbers | None] | None = field(default=None, compare=False)
 
-    def log_prior(self, theta: Any) -> jax.Array:
+    def log_prior(self, theta: jax.Array) -> jax.Array:
         assert self.numbers is not None
         return self.prior(self.numbers[0], theta)
 
-    def log_likelihood(self, theta: Any, rows: Rows) -> jax.Array:
+    def log_likelihood(self, theta: jax.Array, rows: Rows) -> jax.Array:
         assert self.numbers is not None
         assert self.likelihood is not None
         assert self.numbers[1] is not None
         return self.likelihood(self.numbers[1], theta, rows)
 
 
-def split(model: Density, rows: Rows | None) -> tuple[Any, Any]:
+def split(model: Density, rows: Rows | None) -> tuple[Density, Tree]:
     """What of a model is part of a program, and the numbers that are its arguments.
 
     Parameters
@@ -158,17 +161,18 @@ def split(model: Density, rows: Rows | None) -> tuple[Any, Any]:
     return model.shared_forms[key]
 
 
-def joined(kind: Any, numbers: Any) -> Any:
+def joined(kind: Density, numbers: Tree) -> Density:
     """The density that `split` took apart, inside a program."""
     return replace(kind, numbers=numbers) if isinstance(kind, SharedDensity) else kind
 
 
-def with_shared(function: Callable[..., Any], model: Any, rows: Rows | None, *args: Any) -> Any:
+def with_shared(function: Callable[..., T], model: Density, rows: Rows | None, *args: Tree) -> T:
     """function(kind, numbers, *args) of a compiled function that joins the two to a density."""
     kind, numbers = split(model, rows)
     try:
         return function(kind, numbers, *args)
     except Unshared:
+        assert isinstance(model, Model)
         model.numbers_are_fixed = True
         return function(model, None, *args)
 
@@ -189,7 +193,7 @@ def _shared(model: Model, rows: Rows | None) -> tuple[SharedDensity, tuple[Numbe
     return SharedDensity(prior, likelihood, model.dim), (numbers, more)
 
 
-def _structure(rows: Rows | None) -> Any:
+def _structure(rows: Rows | None) -> Hashable:
     leaves, tree = jax.tree.flatten(rows)
     return tree, tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
 
@@ -199,14 +203,14 @@ class _Shape:
     """Structure, shapes and types of arguments."""
 
     tree: Any
-    leaves: tuple[tuple[tuple[int, ...], Any], ...]
+    leaves: tuple[tuple[tuple[int, ...], np.dtype], ...]
 
     @staticmethod
-    def of(args: Any) -> _Shape:
+    def of(args: Tree) -> _Shape:
         leaves, tree = jax.tree.flatten(args)
         return _Shape(tree, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
-    def abstract(self) -> Any:
+    def abstract(self) -> Tree:
         return jax.tree.unflatten(self.tree, [jax.ShapeDtypeStruct(*leaf) for leaf in self.leaves])
 
 
@@ -222,7 +226,7 @@ class _Form:
     """Of its steps, without its numbers."""
 
     @staticmethod
-    def of(function: Callable[..., Any], args: Any) -> _Form:
+    def of(function: Callable[..., jax.Array], args: Tree) -> _Form:
         """The function of theta (and rows) for arguments like these, which are abstract."""
         # In the precision in which programs are traced. A new function, because JAX keeps what it traced for a function
         # as long as the function lives.
@@ -240,7 +244,7 @@ def _steps(closed: ClosedJaxpr) -> list[tuple[int, JaxprEqn]]:
     return [(number, step) for number, step in enumerate(closed.jaxpr.eqns) if id(step) in kept]
 
 
-def _arrays(closed: ClosedJaxpr) -> list[tuple[Any, Any]]:
+def _arrays(closed: ClosedJaxpr) -> list[tuple[Var, ArrayLike]]:
     """The arrays that the result needs: variables and values."""
     read = {id(atom) for _, step in _steps(closed) for atom in step.invars} | set(
         map(id, closed.jaxpr.outvars)
@@ -251,7 +255,7 @@ def _arrays(closed: ClosedJaxpr) -> list[tuple[Any, Any]]:
 
 def _numbers(closed: ClosedJaxpr) -> Numbers:
     single = [closed.jaxpr.eqns[step].invars[place].val for step, place in _holes(closed)]
-    arrays = tuple(np.asarray(value).astype(variable.aval.dtype) for variable, value in _arrays(closed))
+    arrays = tuple(np.asarray(value).astype(form(variable).dtype) for variable, value in _arrays(closed))
     return np.array(single, jnp.result_type(float)), arrays
 
 
@@ -272,7 +276,7 @@ def _holes(closed: ClosedJaxpr) -> Iterator[tuple[int, int]]:
 def fill(
     closed: ClosedJaxpr,
     numbers: Numbers,
-    args: Sequence[Any],
+    args: Sequence[ArrayLike],
     given: Mapping[int, Run] = MappingProxyType({}),
     until: int | None = None,
 ) -> list[Any]:
@@ -287,12 +291,12 @@ def fill(
     """
     single, arrays = numbers
     holes = {hole: number for number, hole in enumerate(_holes(closed))}
-    values: dict[Any, Any] = {
+    values: dict[Var, ArrayLike] = {
         variable: array for (variable, _), array in zip(_arrays(closed), arrays, strict=True)
     }
     values.update(zip(closed.jaxpr.invars, args, strict=True))
 
-    def read(atoms: Sequence[Any], number: int = -1) -> list[Any]:
+    def read(atoms: Sequence[Atom], number: int = -1) -> list[ArrayLike]:
         return [
             single[holes[number, place]]
             if (number, place) in holes

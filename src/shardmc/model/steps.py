@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TypeAlias, cast
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.typing import ArrayLike
 
+Atom: TypeAlias = Var | Literal
+"""What a step of a program reads: a variable or a constant."""
 _CALLS = ("jit", "pjit")
 """How JAX names a call of a compiled function inside a program, in newer and older versions."""
 _FEW = 8
@@ -26,7 +29,12 @@ def needed(program: Jaxpr) -> list[JaxprEqn]:
     return steps[::-1]
 
 
-def run_step(step: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+def form(atom: Atom) -> jax.ShapeDtypeStruct:
+    """Shape and type of what a step reads or writes."""
+    return cast("jax.ShapeDtypeStruct", atom.aval)
+
+
+def run_step(step: JaxprEqn, values: Sequence[ArrayLike]) -> Sequence[jax.Array]:
     """The results of one step of a traced program."""
     bound = step.primitive.get_bind_params(step.params)
     # Older versions of JAX return the functions that a primitive calls separately.
@@ -35,9 +43,9 @@ def run_step(step: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
     return result if step.primitive.multiple_results else [result]
 
 
-Run = Callable[[JaxprEqn, Sequence[Any]], Sequence[Any]]
+Run: TypeAlias = Callable[[JaxprEqn, Sequence[ArrayLike]], Sequence[ArrayLike]]
 """run(step, values): the results of a step."""
-Ways = Callable[[Jaxpr], Mapping[int, Run]]
+Ways: TypeAlias = Callable[[Jaxpr], Mapping[int, Run]]
 """ways(program): other ways to run some of its steps, by their places."""
 
 
@@ -45,7 +53,7 @@ def no_other(program: Jaxpr) -> Mapping[int, Run]:
     return {}
 
 
-def run_open(step: JaxprEqn, values: Sequence[Any], ways: Ways = no_other) -> Sequence[Any]:
+def run_open(step: JaxprEqn, values: Sequence[ArrayLike], ways: Ways = no_other) -> Sequence[ArrayLike]:
     """The same; a call of a compiled function of a few steps, such as `jnp.where`, is replaced by these steps.
 
     XLA does that anyway. JAX differentiates, batches and writes down every call as a program of its own, which takes
@@ -55,12 +63,12 @@ def run_open(step: JaxprEqn, values: Sequence[Any], ways: Ways = no_other) -> Se
     return run_step(step, values) if inner is None else run_program(inner, values, ways)
 
 
-def run_program(program: Jaxpr, values: Sequence[Any], ways: Ways = no_other) -> list[Any]:
+def run_program(program: Jaxpr, values: Sequence[ArrayLike], ways: Ways = no_other) -> list[ArrayLike]:
     """The results of a program, step by step. The values of its own arrays come before those of its inputs."""
-    known: dict[Any, Any] = dict(zip([*program.constvars, *program.invars], values, strict=True))
+    known: dict[Var, ArrayLike] = dict(zip([*program.constvars, *program.invars], values, strict=True))
     other = ways(program)
 
-    def read(atoms: Sequence[Any]) -> list[Any]:
+    def read(atoms: Sequence[Atom]) -> list[ArrayLike]:
         return [atom.val if isinstance(atom, Literal) else known[atom] for atom in atoms]
 
     for place, step in enumerate(program.eqns):
@@ -79,7 +87,7 @@ def without_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     if all(len(c.eqns) <= _FEW and all(s.primitive.name != "dot_general" for s in c.eqns) for c in called):
         return closed
 
-    def run(*args: Any) -> list[Any]:
+    def run(*args: ArrayLike) -> list[ArrayLike]:
         return run_program(closed.jaxpr, [*closed.consts, *args], _openings)
 
     return without_calls(jax.make_jaxpr(run)(*closed.in_avals))

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, final
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.typing import ArrayLike
 
 from shardmc.model.fingerprint import fingerprint, without_addresses
 from shardmc.model.precision import double_precision
-from shardmc.model.steps import needed
+from shardmc.model.steps import Atom, needed
 from shardmc.programs.kept import Unkept
-from shardmc.types import Rows
+from shardmc.types import Rows, Tree
 
 _ROWS = 4
 _WIDE = {"f": np.float64, "i": np.int64, "u": np.int64}
 
 
-def traced_fingerprint(function: Callable[..., Any], *args: Any) -> str:
+def traced_fingerprint(function: Callable[..., Tree], *args: Tree) -> str:
     """Hash of the program that a function becomes for arguments of these shapes.
 
     The program has every number that the function uses, wherever it comes from: a literal, a closure, a module, a
@@ -69,14 +70,14 @@ def hash_program(program: ClosedJaxpr) -> str:
     return _Programs().closed(program)
 
 
-def _trace(function: Callable[..., Any], args: Any, *, double: bool) -> tuple[ClosedJaxpr, Any]:
+def _trace(function: Callable[..., Tree], args: Tree, *, double: bool) -> tuple[ClosedJaxpr, Tree]:
     with double_precision(double):
         abstract = jax.tree.map(lambda leaf: _abstract(leaf, double), args)
         # A new function, because JAX keeps what it traced for a function as long as the function lives.
         return jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*abstract)
 
 
-def _abstract(leaf: Any, double: bool) -> jax.ShapeDtypeStruct:
+def _abstract(leaf: jax.ShapeDtypeStruct, double: bool) -> jax.ShapeDtypeStruct:
     kind = np.dtype(leaf.dtype)
     return jax.ShapeDtypeStruct(leaf.shape, _WIDE.get(kind.kind, kind) if double else kind)
 
@@ -86,23 +87,23 @@ class _Programs:
     """Hashes of programs and of those inside them. Each is hashed once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[str, Any]] = {}
+        self._known: dict[int, tuple[str, object]] = {}
 
     def closed(self, program: ClosedJaxpr) -> str:
         return self._once(program, lambda: self._hash(program.jaxpr, program.consts))
 
-    def _once(self, program: Any, compute: Callable[[], str]) -> str:
+    def _once(self, program: object, compute: Callable[[], str]) -> str:
         if id(program) not in self._known:
             # Keep the program, because Python reuses the id of an object that is gone.
             self._known[id(program)] = (compute(), program)
         return self._known[id(program)][0]
 
-    def _hash(self, program: Jaxpr, consts: Sequence[Any]) -> str:
+    def _hash(self, program: Jaxpr, consts: Sequence[ArrayLike]) -> str:
         digest = hashlib.sha256()
         constants = dict(zip(program.constvars, consts, strict=False))
-        numbers: dict[Any, int] = {variable: number for number, variable in enumerate(program.invars)}
+        numbers: dict[Var, int] = {variable: number for number, variable in enumerate(program.invars)}
 
-        def read(atoms: Iterable[Any]) -> str:
+        def read(atoms: Iterable[Atom]) -> str:
             """The inputs of a step: variables by number, in order of their first use, constants by content."""
             words = []
             for atom in atoms:
@@ -123,12 +124,12 @@ class _Programs:
         digest.update(read(program.outvars).encode())
         return digest.hexdigest()
 
-    def _of(self, step: JaxprEqn, params: dict[str, Any]) -> str:
+    def _of(self, step: JaxprEqn, params: Mapping[str, object]) -> str:
         if "callback" in step.primitive.name:
             return fingerprint(params)  # Python code that no program shows
         return self._text(params)
 
-    def _text(self, value: Any) -> str:
+    def _text(self, value: object) -> str:
         if isinstance(value, ClosedJaxpr):
             return self.closed(value)
         if isinstance(value, Jaxpr):
@@ -165,8 +166,8 @@ def exact_hash(program: ClosedJaxpr, place: int, orders: int) -> str:
     if None not in rules:
         return " ".join([hash_program(program), *map(str, rules)])
     hashes = [hash_program(program)]
-    first: Callable[..., Any] = jaxpr_as_fun(program)
-    derivative: Callable[..., Any] = lambda theta, *rest: first(*rest[:place], theta, *rest[place:])[0]  # noqa: E731
+    first: Callable[..., Tree] = jaxpr_as_fun(program)
+    derivative: Callable[..., Tree] = lambda theta, *rest: first(*rest[:place], theta, *rest[place:])[0]  # noqa: E731
     theta, *rest = (program.in_avals[place], *program.in_avals[:place], *program.in_avals[place + 1 :])
     for order in range(orders):
         derivative = _along(derivative)
@@ -176,16 +177,16 @@ def exact_hash(program: ClosedJaxpr, place: int, orders: int) -> str:
     return " ".join(hashes)
 
 
-def _along(function: Callable[..., Any]) -> Callable[..., Any]:
+def _along(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """The derivative of function(theta, ...) along a direction: a function of (theta, direction, ...)."""
 
-    def derivative(theta: Any, direction: Any, *rest: Any) -> Any:
+    def derivative(theta: ArrayLike, direction: ArrayLike, *rest: ArrayLike) -> jax.Array:
         return jax.jvp(lambda theta: function(theta, *rest), (theta,), (direction,))[1]
 
     return derivative
 
 
-def _rules(program: Jaxpr) -> Iterator[Any]:
+def _rules(program: Jaxpr) -> Iterator[object]:
     """The derivatives of steps that have their own. Refuses steps that a hash does not cover."""
     for step in program.eqns:
         if step.effects or "callback" in step.primitive.name or step.primitive.name.startswith("custom_vjp"):
@@ -198,7 +199,7 @@ def _rules(program: Jaxpr) -> Iterator[Any]:
                 yield from _rules(inner)
 
 
-def _known_rule(rule: Any) -> str | None:
+def _known_rule(rule: object) -> str | None:
     """Name of a derivative that JAX has for a function of its own, or `model/faster.py`; None for others'.
 
     The version of JAX and the files of this package say what these are. Tracing them takes long. The name and the file
@@ -234,5 +235,5 @@ def _programs_in(value: Any) -> list[Jaxpr]:
     raise Unkept(f"a parameter of type {type(value)}")
 
 
-def _holds_arrays(values: tuple[Any, ...]) -> bool:
+def _holds_arrays(values: tuple[object, ...]) -> bool:
     return any(isinstance(leaf, np.ndarray | jax.Array) for leaf in jax.tree.leaves(values))

@@ -29,14 +29,14 @@ from shardmc.combiners.moments import pooled_count
 from shardmc.data import Blocks
 from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import Engine, ProgramCall
-from shardmc.engine.engine import Program, T, Tree
+from shardmc.engine.engine import Program, T
 from shardmc.locate import SampledGradients, gradients, gradients_call
 from shardmc.model import Model
 from shardmc.pipeline.stage import Checked, Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.posterior import ShardTable
 from shardmc.programs.threads import Threads
 from shardmc.seeds import Purpose, generator
-from shardmc.types import Gradients
+from shardmc.types import Gradients, Tree
 
 
 def score_of_blocks(job: Job, state: State) -> Score:

@@ -16,14 +16,14 @@ from shardmc.model.model import Model, Recipe
 from shardmc.model.numpyro.plates import Asked, PlateOfGroups, find_plate, row_densities
 from shardmc.model.numpyro.sites import Sites, deterministic_values, discover, log_densities
 from shardmc.model.user_functions import missing, structure_key, take, two_samples
-from shardmc.types import Rows
+from shardmc.types import Params, Rows
 
 
 def from_numpyro(
-    model: Callable[..., Any],
+    model: Callable[..., object],
     *args: Any,
     dims: Mapping[str, Sequence[str] | str] | None = None,
-    coords: Mapping[str, Sequence[Any]] | None = None,
+    coords: Mapping[str, Sequence[object]] | None = None,
     groups: Asked = None,
     **kwargs: Any,
 ) -> NumPyroModel:
@@ -97,7 +97,7 @@ class NumPyroModel(Recipe):
         self,
         function: _Function,
         dims: Mapping[str, Sequence[str] | str] | None = None,
-        coords: Mapping[str, Sequence[Any]] | None = None,
+        coords: Mapping[str, Sequence[object]] | None = None,
         groups: Asked = None,
     ) -> None:
         self._function, self._groups = function, groups
@@ -112,7 +112,7 @@ class NumPyroModel(Recipe):
             self._bound[key] = self._discover(rows)
         return self._bound[key]
 
-    def columns_used(self, rows: Mapping[str, Any]) -> list[str]:
+    def columns_used(self, rows: Mapping[str, Rows]) -> list[str]:
         """The columns that the function has arguments for."""
         return list(self._function.select(dict(rows)))
 
@@ -149,11 +149,11 @@ class NumPyroModel(Recipe):
 class _Function:
     """A model function with its constant arguments, called on rows alone."""
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    function: Callable[..., object]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
 
-    def __call__(self, rows: Rows) -> Any:
+    def __call__(self, rows: Rows) -> object:
         rows = jax.tree.map(jnp.asarray, self.select(rows))
         if isinstance(rows, dict):
             open_names = [name for name in self._positional() if name not in rows and name not in self.kwargs]
@@ -162,7 +162,7 @@ class _Function:
         positional = tuple(rows) if isinstance(rows, tuple | list) else (rows,)
         return self.function(*positional, *self.args, **self.kwargs)
 
-    def select(self, rows: Rows) -> Any:
+    def select(self, rows: Rows) -> Rows:
         """The columns of a dict that the function has an argument for; other rows unchanged."""
         if not isinstance(rows, Mapping):
             return rows
@@ -184,7 +184,7 @@ class _Function:
         names = [repr(p.name) for p in parameters if p.default is None]
         return f" (Nothing was given for its argument {' and '.join(names)}.)" if names else ""
 
-    def _refuse_missing(self, selected: Mapping[str, Any], columns: list[str]) -> None:
+    def _refuse_missing(self, selected: Mapping[str, Rows], columns: list[str]) -> None:
         parameters = inspect.signature(self.function).parameters.values()
         required = [
             p.name
@@ -216,17 +216,17 @@ class _SiteFunctions:
 
     run: _Function
     sites: Sites
-    few: Any
+    few: Rows
     """Two rows. The prior does not depend on them, but the function needs some to run."""
-    blank: Mapping[str, Any]
+    blank: Params
     """Sites that are integrated out. The prior does not depend on them either."""
 
-    def log_likelihood(self, params: Mapping[str, Any], rows: Rows) -> jax.Array:
+    def log_likelihood(self, params: Params, rows: Rows) -> jax.Array:
         return row_densities(self.run, self.sites.row_axes)(params, rows, {})
 
-    def log_prior(self, params: Mapping[str, Any]) -> jax.Array:
+    def log_prior(self, params: Params) -> jax.Array:
         densities = log_densities(self.run, {**params, **self.blank}, self.few, self.sites.prior)
         return sum((jnp.sum(value) for value in densities.values()), start=jnp.zeros(()))
 
-    def derived(self, params: Mapping[str, Any]) -> dict[str, jax.Array]:
+    def derived(self, params: Params) -> dict[str, jax.Array]:
         return deterministic_values(self.run, {**params, **self.blank}, self.few, self.sites.derived)

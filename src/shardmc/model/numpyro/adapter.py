@@ -11,6 +11,7 @@ import copy
 from typing import Any, Literal
 
 from numpyro.distributions import Distribution, Unit, constraints
+from numpyro.distributions.constraints import Constraint
 
 Structure = Literal["all", "simplex", "zero_sum", "symmetric", "lower", "correlation", "corr_cholesky"]
 """How the entries of a value depend on each other; "all": they do not."""
@@ -28,7 +29,7 @@ _STRUCTURES: dict[type, Structure] = {
 }
 
 
-def structure(constraint: Any) -> tuple[Structure, int]:
+def structure(constraint: Constraint) -> tuple[Structure, int]:
     """How the entries of a constrained value depend on each other, and over how many of its last axes.
 
     >>> structure(constraints.independent(constraints.simplex, 1))
@@ -39,7 +40,7 @@ def structure(constraint: Any) -> tuple[Structure, int]:
     return found, 0 if found == "all" else int(base.event_dim)
 
 
-def is_real(constraint: Any) -> bool:
+def is_real(constraint: Constraint) -> bool:
     """Whether a constraint allows all real numbers, for a number or for every entry of an array.
 
     >>> is_real(constraints.real_vector), is_real(constraints.positive)
@@ -48,7 +49,7 @@ def is_real(constraint: Any) -> bool:
     return type(_base(constraint)) is type(constraints.real)
 
 
-def _base(constraint: Any) -> Any:
+def _base(constraint: Any) -> Constraint:
     while hasattr(constraint, "base_constraint"):
         constraint = constraint.base_constraint
     return constraint

@@ -6,19 +6,20 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shardmc.errors import ModelError, unknown
 from shardmc.model.effects import MOST_EFFECTS, GroupEffects
-from shardmc.model.numpyro.sites import Run, Sites, log_densities, trace_at, traced
+from shardmc.model.numpyro.sites import Run, Site, Sites, log_densities, trace_at, traced
 from shardmc.model.numpyro.tracing import Lookups, without_lookups
 from shardmc.model.user_functions import calling, num_rows, sum_to_rows
 from shardmc.programs.compiled import jit
-from shardmc.types import Rows
+from shardmc.types import Params, Rows, Tree
 
 FEW = 100
 """Effects of a plate with at most so many groups are parameters, unless the user names the column of groups."""
@@ -48,7 +49,7 @@ class Plate:
 
 
 def find_plate(
-    run: Run, rows: Rows, observed: Mapping[str, int], params: Mapping[str, Any], asked: Asked
+    run: Run, rows: Rows, observed: Mapping[str, int], params: Params, asked: Asked
 ) -> tuple[Plate, str] | None:
     """The plate of groups whose effects are integrated out and the column that names them; None if there is none.
 
@@ -141,10 +142,10 @@ def _plates(run: Run, rows: Rows) -> dict[str, Plate]:
     return {name: plate for name, plate in found.items() if plate.sites}
 
 
-def row_densities(run: Run, observed: Mapping[str, int]) -> Callable[[Any, Any, Any], jax.Array]:
+def row_densities(run: Run, observed: Mapping[str, int]) -> Callable[[Params, Rows, Params], jax.Array]:
     """(params, rows, groups) -> the log densities of rows, (row,)."""
 
-    def densities(params: Mapping[str, Any], rows: Rows, groups: Mapping[str, Any]) -> jax.Array:
+    def densities(params: Params, rows: Rows, groups: Params) -> jax.Array:
         found = log_densities(run, {**params, **groups}, rows, observed)
         per_row = [sum_to_rows(found[name], axis) for name, axis in observed.items()]
         return sum(per_row[1:], start=per_row[0])
@@ -153,13 +154,13 @@ def row_densities(run: Run, observed: Mapping[str, int]) -> Callable[[Any, Any, 
 
 
 def looked_up(
-    run: Run, rows: Mapping[str, Any], observed: Mapping[str, int], params: Mapping[str, Any], plate: Plate
+    run: Run, rows: Mapping[str, Rows], observed: Mapping[str, int], params: Params, plate: Plate
 ) -> Lookups:
     """How rows look up the sites of a plate. Nothing is computed."""
     found: list[Lookups] = []
     others = {name: value for name, value in params.items() if name not in plate.sites}
 
-    def record(params: Any, rows: Any) -> None:
+    def record(params: Params, rows: Rows) -> None:
         blank = plate.blank(plate.size)
         found.append(without_lookups(row_densities(run, observed), params, rows, blank)[1])
 
@@ -181,7 +182,7 @@ class PlateOfGroups:
     """Those of the whole model."""
     plate: Plate
     column: str
-    few: Any
+    few: Rows
     """Two rows, which the function needs to run."""
 
     @property
@@ -200,7 +201,7 @@ class PlateOfGroups:
             found += [f"{name}[{index}]" for index in indices] if shape else [name]
         return tuple(found)
 
-    def log_likelihood(self, params: Mapping[str, Any], rows: Rows, effects: Mapping[str, Any]) -> jax.Array:
+    def log_likelihood(self, params: Params, rows: Rows, effects: Params) -> jax.Array:
         """The log-likelihoods of rows, given the effects of each row's group."""
         groups, names = {}, iter(self.names)
         for site, shape in self.plate.sites.items():
@@ -208,13 +209,11 @@ class PlateOfGroups:
             groups[site] = jnp.stack(columns, axis=-1).reshape(-1, *shape) if shape else columns[0]
         return without_lookups(row_densities(self.run, self.sites.row_axes), dict(params), rows, groups)[0]
 
-    def normal(
-        self, params: Mapping[str, Any], site: str, groups: Mapping[str, Any]
-    ) -> tuple[jax.Array, jax.Array]:
+    def normal(self, params: Params, site: str, groups: Params) -> tuple[jax.Array, jax.Array]:
         """Mean (group, k) and lower triangular root (group, k, k) of a site's k effects."""
         return _normal(trace_at(self.run, {**params, **groups}, self.few)[site], self.plate)
 
-    def _means(self, params: Mapping[str, Any]) -> jax.Array:
+    def _means(self, params: Params) -> jax.Array:
         return jnp.concatenate([self.normal(params, name, self.blank)[0][0] for name in self.plate.sites])
 
     @property
@@ -222,7 +221,7 @@ class PlateOfGroups:
         """Values of the sites, all 0."""
         return self.plate.blank(self.plate.size)
 
-    def check(self, rows: Mapping[str, Any]) -> tuple[str, ...]:
+    def check(self, rows: Mapping[str, Rows]) -> tuple[str, ...]:
         """Refuse what cannot be integrated out. Returns the deterministic sites that do not depend on the effects."""
         count = sum(math.prod(shape) for shape in self.plate.sites.values())
         if count > MOST_EFFECTS:
@@ -250,16 +249,16 @@ class PlateOfGroups:
         self._check_reading(params, first, {name: np.asarray(column) for name, column in rows.items()})
         return tuple(name for name, values in derived.items() if _same(*values))
 
-    def _at_both(self, params: Any, first: Any, second: Any) -> Any:
+    def _at_both(self, params: Params, first: Params, second: Params) -> Tree:
         """Distributions of effects and derived quantities at two values of the effects, and how the prior changes."""
         plate, sites = self.plate, self.sites
 
         @jit
-        def program(params: Any, first: Any, second: Any) -> Any:
+        def program(params: Params, first: Params, second: Params) -> Tree:
             traces = [trace_at(self.run, {**params, **groups}, self.few) for groups in (first, second)]
             others = [name for name in sites.prior if name not in plate.sites]
 
-            def prior(groups: Any) -> dict[str, jax.Array]:
+            def prior(groups: Params) -> dict[str, jax.Array]:
                 return log_densities(self.run, {**params, **groups}, self.few, others)
 
             return (
@@ -270,7 +269,7 @@ class PlateOfGroups:
 
         return program(params, first, second)
 
-    def _check_distributions(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    def _check_distributions(self, first: Mapping[str, Tree], second: Mapping[str, Tree]) -> None:
         for name, (mean, root) in first.items():
             if not _same((mean, root), second[name]):
                 raise ModelError(
@@ -285,19 +284,19 @@ class PlateOfGroups:
                     f"it mean 0 and add what differs where rows look it up, as in z[g] + {name}[g]."
                 )
 
-    def _check_reading(self, params: Any, groups: Any, rows: dict[str, Any]) -> None:
+    def _check_reading(self, params: Params, groups: Params, rows: dict[str, np.ndarray]) -> None:
         """Compare the log-likelihoods of rows that look up effects with those of rows that are given theirs."""
         rows[self.column] = codes_of(rows[self.column])
         densities = row_densities(self.run, self.sites.row_axes)
 
         @jit
-        def program(params: Any, groups: Any, rows: Any) -> Any:
+        def program(params: Params, groups: Params, rows: Rows) -> Tree:
             own = self.plate.blank(num_rows(rows))
             _, lookups = without_lookups(densities, params, rows, own)
             if lookups.places:
                 own = {name: value[lookups.places[0]] for name, value in groups.items()}
 
-            def given(own: Any) -> jax.Array:
+            def given(own: Params) -> jax.Array:
                 return without_lookups(densities, params, rows, own)[0]
 
             # If every second row has other effects, the other rows stay as they are.
@@ -334,11 +333,11 @@ class _Root:
     groups: PlateOfGroups
     site: str
 
-    def __call__(self, params: Mapping[str, Any]) -> jax.Array:
+    def __call__(self, params: Params) -> jax.Array:
         return self.groups.normal(params, self.site, self.groups.blank)[1][0]
 
 
-def codes_of(column: Any) -> np.ndarray:
+def codes_of(column: ArrayLike) -> np.ndarray:
     """Groups to try a model on: half of them neighbours, the others as the rows have them.
 
     >>> codes_of(np.array([7, 3, 90, 30, 50, 7]))
@@ -350,7 +349,7 @@ def codes_of(column: Any) -> np.ndarray:
     return np.concatenate([near, given[half:]])
 
 
-def _normal(site: Mapping[str, Any], plate: Plate) -> tuple[jax.Array, jax.Array]:
+def _normal(site: Site, plate: Plate) -> tuple[jax.Array, jax.Array]:
     """Mean (group, k) and root (group, k, k) of a normal site; other distributions are refused."""
     from numpyro.distributions import MultivariateNormal, Normal
     from numpyro.distributions.distribution import ExpandedDistribution, Independent
@@ -379,6 +378,6 @@ def _changes(derivative: np.ndarray) -> bool:
     return bool((np.isfinite(derivative) & (derivative != 0)).any())
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: Tree, second: Tree) -> bool:
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return all(np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) for a, b in pairs)

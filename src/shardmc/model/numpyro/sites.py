@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,15 @@ from shardmc.model.numpyro.tracing import Compared, Computed, compare
 from shardmc.model.parameter import Parameter
 from shardmc.model.user_functions import TwoSamples, calling, num_rows, row_axis
 from shardmc.model.variables import partly_named
-from shardmc.types import Rows
+from shardmc.types import Params, Rows
 
-Run = Callable[[Any], Any]
+if TYPE_CHECKING:
+    from numpyro.distributions.constraints import Constraint
+
+Run: TypeAlias = Callable[[Rows], object]
 """The model function, called on some rows."""
+Site: TypeAlias = Mapping[str, Any]
+"""What NumPyro records of a site."""
 
 _TRACING = threading.RLock()
 """NumPyro has one stack of handlers for all threads, and engines run models in several threads."""
@@ -53,7 +58,7 @@ class Sites:
         return Sites(parameters, self.row_axes, prior, kept, dims)
 
 
-def log_densities(run: Run, params: Mapping[str, Any], rows: Rows, names: Any) -> dict[str, jax.Array]:
+def log_densities(run: Run, params: Params, rows: Rows, names: Iterable[str]) -> dict[str, jax.Array]:
     """Log density of the named sites at given values of the latent ones, scaled and masked as the model says.
 
     A row outside the support of its distribution has log density -inf. Latent values are always inside.
@@ -62,13 +67,13 @@ def log_densities(run: Run, params: Mapping[str, Any], rows: Rows, names: Any) -
     return {name: log_density(trace[name]) for name in names}
 
 
-def deterministic_values(run: Run, params: Mapping[str, Any], rows: Rows, names: Any) -> dict[str, jax.Array]:
+def deterministic_values(run: Run, params: Params, rows: Rows, names: Iterable[str]) -> dict[str, jax.Array]:
     """Values of the named deterministic sites at given values of the latent ones."""
     trace = trace_at(run, params, rows)
     return {name: jnp.asarray(trace[name]["value"]) for name in names}
 
 
-def trace_at(run: Run, params: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
+def trace_at(run: Run, params: Params, rows: Rows) -> Mapping[str, Site]:
     """Sites of the model with the latent ones at given natural values."""
     from numpyro import handlers
 
@@ -124,9 +129,8 @@ class _Site:
     shape: tuple[int, ...]  # of its value
     unconstrained_shape: tuple[int, ...]
     density_shape: tuple[int, ...]
-    support: (
-        Any  # tree structure of the NumPyro constraint; its bounds are known only once numbers are computed
-    )
+    support: Any
+    """Tree structure of the NumPyro constraint; its bounds are known only once numbers are computed."""
     is_discrete: bool
     is_factor: bool
 
@@ -178,7 +182,7 @@ def _structure(run: Run, rows: Rows) -> _Structure:
     return structure
 
 
-def _dims(site: dict[str, Any]) -> list[str | None]:
+def _dims(site: Site) -> list[str | None]:
     """Names of the axes of a site's value: those of its plates, and `infer={"event_dims": [...]}` as in ArviZ."""
     num_axes = len(jnp.shape(site["value"]))
     dims: list[str | None] = [None] * num_axes
@@ -193,12 +197,12 @@ def _dims(site: dict[str, Any]) -> list[str | None]:
     return dims
 
 
-def traced(run: Run, rows: Rows, unconstrained: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def traced(run: Run, rows: Rows, unconstrained: Params | None = None) -> Mapping[str, Site]:
     """Sites of the model with the latent ones at given unconstrained values, or at 0."""
     from numpyro import handlers
     from numpyro.distributions import biject_to
 
-    def value_of(site: dict[str, Any]) -> Any:
+    def value_of(site: Site) -> jax.Array | None:
         if site["type"] != "sample" or site["is_observed"]:
             return None
         support = site["fn"].support
@@ -221,11 +225,11 @@ def traced(run: Run, rows: Rows, unconstrained: Mapping[str, Any] | None = None)
     ).get_trace(rows)
 
 
-def _value_shape(site: dict[str, Any]) -> tuple[int, ...]:
+def _value_shape(site: Site) -> tuple[int, ...]:
     return tuple(site["kwargs"].get("sample_shape", ())) + tuple(site["fn"].shape())
 
 
-def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...]:
+def _unconstrained_shape(site: Site) -> tuple[int, ...]:
     """Shape of a latent site on the unconstrained scale; the shape of its value where it has no such scale."""
     from numpyro.distributions import biject_to
 
@@ -234,7 +238,7 @@ def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...]:
     return tuple(biject_to(site["fn"].support).inverse_shape(_value_shape(site)))
 
 
-def log_density(site: dict[str, Any]) -> jax.Array:
+def log_density(site: Site) -> jax.Array:
     """Log density of a site, one number per element of its batch."""
     from shardmc.model.numpyro.adapter import with_checks
 
@@ -278,7 +282,7 @@ def _compared(run: Run, samples: TwoSamples, structure: _Structure, rowless: lis
         for _ in range(2)
     )
 
-    def one(unconstrained: Any, rows: Rows) -> Computed:
+    def one(unconstrained: Params, rows: Rows) -> Computed:
         trace = traced(run, rows, unconstrained)
         densities = {name: log_density(trace[name]) for name in (*structure.latent, *rowless)}
         supports = {name: jax.tree.leaves(trace[name]["fn"].support) for name in structure.latent}
@@ -313,7 +317,7 @@ def _refuse_dependent(compared: Compared, structure: _Structure) -> None:
         )
 
 
-def _parameter(name: str, site: _Site, support: Any) -> Parameter:
+def _parameter(name: str, site: _Site, support: Constraint) -> Parameter:
     from shardmc.model.numpyro.adapter import is_real
 
     if is_real(support):

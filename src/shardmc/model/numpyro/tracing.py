@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.typing import ArrayLike
 
 from shardmc.model.precision import type_of
-from shardmc.model.steps import run_step
+from shardmc.model.steps import Atom, run_step
 from shardmc.model.traced import hash_program
 from shardmc.model.user_functions import TwoSamples, calling
 from shardmc.programs.compiled import run_once
-from shardmc.types import Rows
+from shardmc.types import Params, Rows, Tree
 
-Computed = tuple[Mapping[str, Any], Mapping[str, list[Any]], Mapping[str, Any]]
+Computed: TypeAlias = tuple[Params, Mapping[str, list[ArrayLike]], Params]
 """Log densities of sites, bounds of the supports of latent sites, and values of deterministic sites."""
 
 
@@ -30,7 +31,7 @@ Computed = tuple[Mapping[str, Any], Mapping[str, list[Any]], Mapping[str, Any]]
 class Compared:
     """What stayed the same in two runs with different rows, or with different parameters."""
 
-    bounds: dict[str, list[Any] | None]
+    bounds: dict[str, list[ArrayLike] | None]
     """Latent site -> the bounds of its support as numbers; None where these differ."""
     prior_constant: dict[str, bool]
     """Latent, observed and factor sites without an axis of rows."""
@@ -38,7 +39,9 @@ class Compared:
     """Deterministic sites."""
 
 
-def compare(run: Callable[[Any, Rows], Computed], here: Any, there: Any, samples: TwoSamples) -> Compared:
+def compare(
+    run: Callable[[Params, Rows], Computed], here: Params, there: Params, samples: TwoSamples
+) -> Compared:
     """Compare runs of a model at the same parameters with different rows, and at different parameters.
 
     If the traced steps are the same for both samples of rows, and the bounds are plain numbers, nothing is computed.
@@ -54,7 +57,7 @@ def compare(run: Callable[[Any, Rows], Computed], here: Any, there: Any, samples
         if bounds is not None and hash_program(first) == hash_program(second):
             return Compared(bounds, dict.fromkeys(densities, True), dict.fromkeys(values, True))
 
-        def program(here: list[Any], there: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        def program(here: list[ArrayLike], there: list[ArrayLike]) -> tuple[list[ArrayLike], ...]:
             of_first, of_second = jaxpr_as_fun(first), jaxpr_as_fun(second)
             return of_first(*here), of_second(*here), of_second(*there)
 
@@ -75,26 +78,26 @@ def _compared(first: Computed, second: Computed, elsewhere: Computed) -> Compare
     return Compared(bounds, *constant)
 
 
-def _plain_bounds(closed: ClosedJaxpr, shape: Computed) -> dict[str, list[Any] | None] | None:
+def _plain_bounds(closed: ClosedJaxpr, shape: Computed) -> dict[str, list[ArrayLike] | None] | None:
     """The bounds of supports, if they are numbers that no step computes."""
     known = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     atoms = jax.tree.unflatten(jax.tree.structure(shape), closed.jaxpr.outvars)[1]
     if not all(isinstance(atom, Literal) or atom in known for atom in jax.tree.leaves(atoms)):
         return None
 
-    def number(atom: Any) -> Any:
+    def number(atom: Atom) -> ArrayLike:
         value = atom.val if isinstance(atom, Literal) else known[atom]
         return _as_number(np.asarray(value, type_of(atom)))
 
     return {name: list(map(number, found)) for name, found in atoms.items()}
 
 
-def _as_number(bound: Any) -> Any:
+def _as_number(bound: Any) -> ArrayLike:
     """A bound as a Python number, which is the same in both precisions."""
     return float(bound) if np.ndim(bound) == 0 else bound
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: Tree, second: Tree) -> bool:
     """Whether two runs gave the same numbers, up to the order of float32 sums."""
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return all(
@@ -139,7 +142,7 @@ class Lookups:
 
 
 def without_lookups(
-    function: Callable[[Any, Any, Any], Any], params: Any, rows: Mapping[str, Any], groups: Mapping[str, Any]
+    function: Callable[..., ArrayLike], params: Tree, rows: Mapping[str, Rows], groups: Params
 ) -> tuple[jax.Array, Lookups]:
     """function(params, rows, groups), with each lookup of an array of groups replaced by the array itself.
 
@@ -173,20 +176,20 @@ def without_lookups(
     return result[0], lookups
 
 
-Marked = tuple[Any, Mark]
+Marked: TypeAlias = tuple[jax.Array, Mark]
 
 
 def _replay(closed: ClosedJaxpr, args: Sequence[Marked], lookups: Lookups) -> list[Marked]:
     """Compute a traced program step by step, with the marks of all values."""
     program: Jaxpr = closed.jaxpr
     # NumPy arrays of 64 bits take the type that the program was traced with.
-    known: dict[Any, Marked] = {
+    known: dict[Var, Marked] = {
         variable: (jnp.asarray(value, type_of(variable)), _NOTHING)
         for variable, value in zip(program.constvars, closed.consts, strict=True)
     }
     known.update(zip(program.invars, args, strict=True))
 
-    def read(atoms: Iterable[Any]) -> list[Marked]:
+    def read(atoms: Iterable[Atom]) -> list[Marked]:
         return [(atom.val, _NOTHING) if isinstance(atom, Literal) else known[atom] for atom in atoms]
 
     for step in program.eqns:

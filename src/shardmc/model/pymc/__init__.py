@@ -22,7 +22,7 @@ from shardmc.model.user_functions import (
     sum_to_rows,
     two_samples,
 )
-from shardmc.types import Rows
+from shardmc.types import Params, Rows
 
 if TYPE_CHECKING:
     from shardmc.model.pymc.graph import Parts
@@ -188,16 +188,16 @@ class _Functions:
     columns: _Columns
     row_axes: tuple[int, ...]
 
-    def log_likelihood(self, params: Mapping[str, Any], rows: Rows) -> jax.Array:
+    def log_likelihood(self, params: Params, rows: Rows) -> jax.Array:
         terms = self.parts.rows(*self._values(params), *self.columns.arrays(rows))
         per_row = [sum_to_rows(term, axis) for term, axis in zip(terms, self.row_axes, strict=True)]
         return sum(per_row[1:], start=per_row[0])
 
-    def log_prior(self, params: Mapping[str, Any]) -> jax.Array:
+    def log_prior(self, params: Params) -> jax.Array:
         return sum(map(jnp.sum, self.parts.prior(*self._values(params))), start=jnp.zeros(()))
 
-    def derived(self, params: Mapping[str, Any]) -> dict[str, jax.Array]:
+    def derived(self, params: Params) -> dict[str, jax.Array]:
         return dict(zip(self.parts.derived, self.parts.deterministics(*self._values(params)), strict=True))
 
-    def _values(self, params: Mapping[str, Any]) -> list[Any]:
+    def _values(self, params: Params) -> list[Any]:
         return [params[name] for name in self.parts.parameters]

@@ -166,12 +166,14 @@ def test_the_table_of_shards_stays_small(model, sampler, first):
 
 
 def test_what_cannot_be_right_is_refused(model, first):
-    with pytest.raises(DataError, match="old_data has 600 rows, but the posterior has seen 2000"):
+    with pytest.raises(DataError, match="old_data has 600 rows, but the posterior was computed from 2000"):
         shardmc.append(first, model, NEW, old_data=NEW)
     with pytest.raises(OptionError, match="has no mode and curvature"):
         shardmc.append(replace(first, curvature=None), model, NEW)
     with pytest.raises(OptionError, match='shards must be "auto" or a whole number from 1 to 600'):
         shardmc.append(first, model, NEW, shards=601)
+    with pytest.raises(OptionError, match="keep must be a positive number, or None"):
+        shardmc.append(first, model, NEW, keep=-0.1)
     with pytest.raises(OptionError, match="seed must be a whole number"):
         shardmc.append(first, model, NEW, seed=-1)
     other = shardmc.Model(

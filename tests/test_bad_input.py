@@ -101,6 +101,13 @@ def test_every_sentence_is_one_paragraph_that_ends():
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("shares", [[np.nan, 0.5], [np.inf, 0.5], [0.0, 1.0], [1.0]])
+def test_shares_that_are_not_positive_numbers_are_refused_and_shown(shares):
+    draws = np.random.default_rng(0).normal(size=(2, 50, 1))
+    with pytest.raises(OptionError, match=r"shares must be 2 positive numbers, one per shard, not \["):
+        shardmc.combine(draws, shares=shares)
+
+
 def test_an_unknown_engine_option():
     with pytest.raises(OptionError, match="batch of Local must be a positive whole number"):
         shardmc.Local(batch=0)

@@ -261,6 +261,9 @@ def test_a_support_without_a_name_needs_the_model(sites):
     with pytest.raises(RunError, match="a support that a file cannot describe; give the model"):
         shardmc.combine_sites(opaque)
     assert shardmc.combine_sites(opaque, model=linear.model()).num_draws == TOTAL
+    recipe = shardmc.from_numpyro(lambda x, y: None)
+    with pytest.raises(OptionError, match=r"a shardmc\.Model, not NumPyroModel.*give model\.bind\(rows\)"):
+        shardmc.combine_sites(opaque, model=recipe)
 
 
 # What is refused.

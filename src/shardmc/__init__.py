@@ -4,7 +4,7 @@ Names are imported when they are first used, so that `import shardmc` and `shard
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardmc._methods import HOMES
 from shardmc._version import __version__
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from shardmc.sample import multinomial_labels as multinomial_labels
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'shardmc' has no attribute {name!r}")

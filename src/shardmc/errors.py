@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from shardmc.names import shown_text
 
@@ -79,7 +79,7 @@ class RunError(ShardmcError):
 
 
 class EngineError(ShardmcError):
-    """This process or the cluster cannot compute, or not any more."""
+    """This process or the cluster cannot run the computation, or has stopped."""
 
 
 class SamplingError(ShardmcError):
@@ -102,8 +102,8 @@ def unknown(kind: str, given: object, valid: Iterable[str]) -> OptionError:
     return OptionError(f"Unknown {kind} {given!r}.{hint} Valid: {', '.join(names)}.")
 
 
-def knows_its_options(*inner: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function that refuses options unknown to it, and to those that it passes options on to, by its own name.
+def knows_its_options(*inner: Callable[..., object]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function refuse unknown options, in a message with its name. It knows those of the `inner` functions, too.
 
     >>> @knows_its_options()
     ... def fit(model, *, draws=10): ...

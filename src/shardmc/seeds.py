@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -111,10 +111,11 @@ def _as_here(key: jax.Array) -> bool:
     return default and bool(partitionable) and jax.default_backend() == "cpu"
 
 
+Words = TypeVar("Words", np.ndarray, jax.Array)
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
-def threefry(key: tuple[Any, Any], block: tuple[Any, Any]) -> tuple[Any, Any]:
+def threefry(key: tuple[Words, Words], block: tuple[Words, Words]) -> tuple[Words, Words]:
     """The Threefry-2x32 hash of blocks of two words, in twenty rounds (Salmon et al. 2011). Takes uint32 arrays."""
     words = (*key, key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
     one, two = block[0] + words[0], block[1] + words[1]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from shardmc.data.grouped import GroupedRows, points_together
 from shardmc.model import Density
@@ -36,7 +37,7 @@ class Warp:
     values: jax.Array  # (dim, knot)
 
     @staticmethod
-    def of(log_slopes: Any, medians: Any) -> Warp:
+    def of(log_slopes: ArrayLike, medians: ArrayLike) -> Warp:
         """From log slopes (dim, knot) and values at z = 0 (dim,)."""
         log_slopes = jnp.asarray(log_slopes)
         bends = jnp.diff(log_slopes, axis=1) / _STEP

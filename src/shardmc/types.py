@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,15 +17,21 @@ Tree: TypeAlias = Any
 """A pytree of arrays."""
 Rows: TypeAlias = Tree
 """A pytree of arrays with a common first axis, one entry per row."""
+Structure: TypeAlias = object
+"""The structure of a pytree: JAX's PyTreeDef, a class that type checkers do not know."""
 Params: TypeAlias = Mapping[str, Any]
 """Values of parameters by name: arrays."""
 RowValues: TypeAlias = ArrayLike | str | None
 """One value for each row, or the name of a column."""
-Data: TypeAlias = Any
+Data: TypeAlias = object
 """Rows as a user gives them: arrays, a table, or the path or URL of a file."""
 
 
-def plain(value: Any) -> Any:
+@overload
+def plain(value: Mapping[str, object]) -> dict[str, object]: ...
+@overload
+def plain(value: object) -> object: ...
+def plain(value: object) -> object:
     """A value as JSON can hold it: arrays, tuples and mappings become lists and dicts, at any depth.
 
     >>> plain({"a": np.arange(2), "b": (1, np.float64(0.5))})
@@ -85,7 +91,7 @@ class Mode:
     shard_starts: np.ndarray | None = field(default=None, repr=False, compare=False)
     """The end of one Newton step on the rescaled subposterior of each shard, (shard, dim), if it is known."""
     shard_curvatures: np.ndarray | None = field(default=None, repr=False, compare=False)
-    """The shards' curvatures at the mode, (shard, dim, dim), if they are costly and serve later steps too."""
+    """The shards' curvatures at the mode, (shard, dim, dim), if they are costly and later steps need them."""
     shard_terms: ShardTerms | None = field(default=None, repr=False, compare=False)
     """The last terms that were computed, if they were of all shards: later steps need not compute them again."""
 
@@ -109,10 +115,10 @@ class Gradients:
 
     values: np.ndarray  # (point, dim)
     noise: np.ndarray | None = None  # (sampled shard, point, dim)
-    """What is uncertain where only some shards were read: their deviations from the mean of all that were, scaled so
-    that the variance of a linear function of the gradients is the sum of its squares over these shards."""
+    """The uncertainty if only some shards were read: their deviations from their mean, scaled so that the variance of
+    a linear function of the gradients is the sum of its squares over these shards."""
     more: Callable[[], Gradients] | None = None
-    """Reads more shards too, at the same points. In the end, when all are read, nothing is uncertain."""
+    """Reads further shards at the same points. Once all shards are read, nothing is uncertain."""
 
 
 @dataclass(frozen=True)
@@ -156,14 +162,14 @@ class ShardDraws:
         for shard, array in enumerate(arrays):
             if array.ndim != 2:
                 raise OptionError(
-                    f"Draws of shard {shard} have shape {array.shape}; the shape must be (draw, dim), also if dim is 1."
+                    f"Draws of shard {shard} have shape {array.shape}; the shape must be (draw, dim), even if dim is 1."
                 )
             if array.shape[1] != arrays[0].shape[1]:
                 raise OptionError(
                     f"Draws of shard {shard} have {array.shape[1]} columns, those of shard 0 have {arrays[0].shape[1]}."
                 )
             if len(array) == 0:
-                raise OptionError(f"Shard {shard} has no draws.")
+                raise OptionError(f"Shard {shard} has no draws. Leave it out.")
             if not np.isfinite(array).all():
                 raise OptionError(
                     f"Draws of shard {shard} hold {int((~np.isfinite(array)).sum())} values that are not finite."
@@ -171,8 +177,9 @@ class ShardDraws:
         share = (
             np.full(len(arrays), 1 / len(arrays)) if shares is None else np.asarray(shares, dtype=np.float64)
         )
-        if share.shape != (len(arrays),) or (share <= 0).any():
-            raise OptionError(f"shares must be {len(arrays)} positive numbers, one per shard.")
+        if share.shape != (len(arrays),) or not (np.isfinite(share) & (share > 0)).all():
+            given = np.array2string(share, threshold=10, precision=4)
+            raise OptionError(f"shares must be {len(arrays)} positive numbers, one per shard, not {given}.")
         return ShardDraws(arrays, share / share.sum(), scaling)
 
     @property

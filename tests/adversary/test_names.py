@@ -120,5 +120,5 @@ def test_the_result_of_a_formula_is_written_once_with_its_formula(table, tmp_pat
 
 
 def test_names_of_arrays_that_are_not_all_texts(table):
-    with pytest.raises(DataError, match="must all be texts"):
+    with pytest.raises(DataError, match="must all be text"):
         shardmc.fit(slope("1"), {"1": table["x"], "y": table["y"], 1: table["z"]}, **FEW)

@@ -199,6 +199,8 @@ def test_a_row_of_weight_w_counts_as_w_rows(weighted):
         posterior.loo(rows)
     with pytest.raises(OptionError, match="one entry for each of the 600 rows"):
         posterior.loo(rows, weights=np.ones(5))
+    unknown = replace(posterior, plan=replace(posterior.plan, weighted=None))  # as combine_sites leaves it
+    assert unknown.loo(rows, weights="times").elpd == found.elpd
 
 
 @pytest.fixture(scope="module")

@@ -157,10 +157,12 @@ def test_a_model_that_fits_badly_is_noted_and_no_shard_named():
 def test_a_parameter_that_some_shards_know_nothing_about():
     curvatures = np.tile(np.eye(3), (40, 1, 1))
     curvatures[:10, 1, 1] = 1e-3
+    curvatures[10, 2, 2] = 1e-3
     modes = 0.1 * np.random.default_rng(3).normal(size=(40, 3))
     result = agree(located(modes, curvatures), np.full(40, 100), names(3))
-    assert result.uninformed == {"x1": 10}
-    assert "10 of 40 shards hold almost no information" in result.findings[0].message
+    assert result.uninformed == {"x1": 10, "x2": 1}
+    assert "11 of 40 shards hold almost no information" in result.findings[0].message
+    assert result.findings[0].message.endswith("x1 (10 shards), x2 (1 shard).")
 
 
 def test_shards_without_a_mode_are_counted_and_left_out():

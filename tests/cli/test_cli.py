@@ -111,7 +111,7 @@ def test_combine_and_compare_read_csv_and_write_netcdf(tmp_path, command):
     assert "\nmine " in done.stdout
     done = command("compare", *files, *options, "--others", "posterior.nc")
     assert done.returncode == 2
-    assert "others must be names with their files" in done.stderr + done.stdout
+    assert "--others takes names with their files" in done.stderr + done.stdout
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_status_says_what_is_done_what_failed_and_why(tmp_path, manifest):
     assert "in 5 shards. Seed 7." in shown
     assert "Shard 3 failed: Exact produced values that are not finite." in shown
     assert "Shard 1's file is damaged and will be computed again: cut short" in shown
-    assert "2 are not computed yet (2, 4). Repeat the same call to continue the run." in shown
+    assert "2 shards are not computed yet (2, 4). Repeat the same call to continue the run." in shown
     assert "process" not in shown
 
 

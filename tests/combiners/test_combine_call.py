@@ -72,6 +72,11 @@ def test_options_go_to_the_method_and_combiners_are_taken_as_they_are():
         combine(SHARDS, "laplace")
 
 
+def test_a_combiner_that_is_no_name_is_refused():
+    with pytest.raises(OptionError, match=r"Unknown combiner \['consensus'\]"):
+        combine(SHARDS, ["consensus"])
+
+
 def test_the_seed_decides():
     one, same, other = (combine(SHARDS, "product", seed=s).values for s in (1, 1, 2))
     np.testing.assert_array_equal(one, same)
@@ -137,6 +142,13 @@ def test_compare_refuses_draws_of_the_other_kind():
     every = compare(SHARDS[:, :50], SHARDS[0], distance_names=["kl"]).table.index
     assert set(every) >= {"recenter", "swiss", "pie"}
     assert "product" not in every
+
+
+def test_compare_checks_its_seed_and_that_there_are_draws():
+    with pytest.raises(OptionError, match="seed"):
+        compare(SHARDS, SHARDS[0], ["recenter"], seed=-1)
+    with pytest.raises(OptionError, match="There are no draws"):
+        compare({}, SHARDS[0], ["recenter"])
 
 
 def test_a_method_that_refuses_leaves_the_others_alone():

@@ -45,6 +45,14 @@ def test_a_file_url(tmp_path):
     assert as_source((tmp_path / "rows.parquet").as_uri()).num_rows == 1003
 
 
+def test_keys_that_fit_no_whole_number_are_text(tmp_path):
+    for key in ("7", "99999999999999999999"):
+        (tmp_path / f"batch={key}").mkdir()
+        pq.write_table(pa.table({"row": np.arange(2)}), tmp_path / f"batch={key}" / "part.parquet")
+    pieces = as_source(tmp_path).tables(["batch"])
+    assert [piece.column("batch")[0].as_py() for piece in pieces] == ["7", "99999999999999999999"]
+
+
 def test_a_folder_with_keys_in_its_names(tmp_path):
     for year, region in ((2020, "north"), (2021, "south%20east")):
         folder = tmp_path / f"year={year}" / f"region={region}"

@@ -67,6 +67,11 @@ def test_positions_outside_are_refused(blocks, positions):
         blocks.keep(positions)
 
 
+def test_a_negative_position_is_named(blocks):
+    with pytest.raises(OptionError, match="Row -1 of shard 0 cannot be kept"):
+        blocks.keep([[-1, 2], [], []])
+
+
 def test_lengths_are_few_and_padding_is_small():
     assert len({rounded(count, 100_000) for count in range(1, 100_001)}) < 120
     assert len({rounded(count, 1 << 21) for count in range(1, 100_001)}) < 800

@@ -32,7 +32,7 @@ def test_weights_of_a_survey_are_a_warning(given):
     source = as_source(pd.DataFrame(table) if given == "table" else table)
     (finding,) = read_weights(source, weights).findings
     assert finding.level == "warning"
-    assert "all sds are about" in finding.message
+    assert "all posterior sds are about" in finding.message
     assert f"{np.sqrt(SURVEY.mean()):.3g}" in finding.message
 
 

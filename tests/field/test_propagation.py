@@ -162,7 +162,8 @@ def test_sites_that_cannot_be_sampled_are_named(linear):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"damping": 0.0}, "damping of Propagation must lie between 0 and 1"),
+        ({"damping": 0.0}, "damping of Propagation must be above 0 and at most 1; 0.0 was given"),
+        ({"damping": 1.5}, "damping of Propagation must be above 0 and at most 1; 1.5 was given"),
         ({"rounds": 3}, "Unknown option of expectation propagation 'rounds'"),
         ({"result": "mean"}, "Unknown result of expectation propagation 'mean'"),
         ({"site_draws": 5}, "site_draws of Propagation must be a whole number from 20"),

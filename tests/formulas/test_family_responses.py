@@ -43,6 +43,19 @@ def test_families_by_name():
         named_family("poisson(df=3)")
 
 
+def test_options_of_families_are_checked():
+    assert named_family("student_t(df=1e1)") == named_family("student_t(df=.1e2)") == StudentT(df=10.0)
+    for text in ("student_t(df=-3)", "student_t(df=0)", "student_t(df=1e999)", "student_t(df=many)"):
+        with pytest.raises(OptionError, match="df of family 'student_t' must be a positive number; "):
+            named_family(text)
+    for text in ("ordinal(levels=low)", "categorical(levels=3)"):
+        with pytest.raises(OptionError, match=r"must be a list such as \['low', 'mid', 'high'\]; "):
+            named_family(text)
+    assert Ordinal(levels=["low", "mid", "high"]).levels == ("low", "mid", "high")
+    with pytest.raises(OptionError, match=r"Unknown link of family 'bernoulli' 3\.0"):
+        named_family("bernoulli(link=3)")
+
+
 def seen(values, trials=None):
     found = ResponseSummary("y")
     for part in np.array_split(np.asarray(values, float), 3):

@@ -1,6 +1,7 @@
 """Mistakes people make: each is told in one sentence that says what to do, before anything is compiled."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -8,8 +9,9 @@ import pytest
 
 from shardmc.data import as_source
 from shardmc.errors import DataError, ModelError, OptionError, ShardmcError
-from shardmc.formulas import glm
+from shardmc.formulas import contrast, glm
 from shardmc.formulas.families import named_family
+from shardmc.formulas.piecewise import averages
 from shardmc.formulas.preparing import prepare
 from shardmc.formulas.regression import _Formula, _separation
 from shardmc.types import Finding
@@ -147,6 +149,33 @@ def test_separation_comes_before_less_serious_findings(table, monkeypatch):
     first, last = glm("sold ~ region", table.assign(sold=sold), **options).findings
     assert "Complete separation" in first.message
     assert last == note
+
+
+def test_trials_of_the_wrong_type(table):
+    said = refusal(OptionError, "sold ~ age", table, "binomial", trials=10.0)
+    assert said.startswith("trials must be a whole number, the name of a column, or an expression")
+    assert said.endswith("float was given.")
+
+
+def test_contrasts_of_what_has_no_levels(table):
+    clinics = table.assign(clinic=np.arange(600) % 30)
+    found = prepared("claims ~ age + (1 + income | clinic)", clinics, "poisson", exposure="exposure")
+    posterior = SimpleNamespace(regression=SimpleNamespace(design=found.design.to_dict()))
+    for name in ("age", "exposure", "income", "clinic"):
+        with pytest.raises(OptionError, match=f"Which values of '{name}' should be compared"):
+            contrast(posterior, name, at={})
+    with pytest.raises(
+        OptionError, match=r"Unknown predictor 'claims'.*Valid: age, clinic, exposure, income"
+    ):
+        contrast(posterior, "claims", at={})
+
+
+def test_averages_of_a_table_without_rows(table):
+    nothing = SimpleNamespace(
+        design=prepared("claims ~ age", table, "poisson").design, num_draws=1, pieces=lambda *_, **__: ()
+    )
+    with pytest.raises(OptionError, match=r"There is nothing to average over\. The table has no rows\.$"):
+        averages(nothing, table[:0], (), 1, lambda rows: [])
 
 
 def test_complete_separation_is_named(table):

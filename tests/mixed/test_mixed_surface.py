@@ -85,7 +85,7 @@ def test_too_many_effects_as_parameters_are_refused_with_their_number() -> None:
 
 
 def test_rows_of_groups_are_not_stratified() -> None:
-    with pytest.raises(OptionError, match="Leave stratify out"):
+    with pytest.raises(OptionError, match="stratify= cannot be used"):
         shardmc.glm("y ~ x + (1 | g)", table(), stratify="school")
 
 

@@ -118,6 +118,24 @@ def test_groups_of_few_rows_stay_as_they_are():
     assert (found[CONSTANT] == 1).all()
 
 
+def test_cells_of_many_factors_with_many_levels_stay_apart():
+    """Numbers of levels whose product exceeds 64 bits give the same rows as small ones in the same order."""
+    rng = np.random.default_rng(5)
+    codes, levels = rng.integers(0, 3, 600), {name: rng.integers(0, 3, 600) for name in "abc"}
+    values = {"y": rng.normal(size=600), "x": rng.normal(size=600)}
+    reduce = Reduction(("a", "b", "c"))
+    small, *of_small = reduce({**values, **levels}, None, codes)
+    far = 1_000_000_007
+    large, *of_large = reduce({**values, **{name: far * each for name, each in levels.items()}}, None, codes)
+    for name in ("y", "x", CONSTANT):
+        np.testing.assert_array_equal(large[name], small[name])
+    for name in levels:
+        np.testing.assert_array_equal(large[name], far * small[name])
+    for one, other in zip(of_large, of_small, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(small["y"]) < 600
+
+
 def test_files_and_memory_give_the_same_rows(table, tmp_path):
     path = tmp_path / "rows.parquet"
     table.to_parquet(path, row_group_size=100)

@@ -150,6 +150,8 @@ def test_unknown_parameters_are_named(cases):
         report.plot_marginals(posterior, ["sigmaa"])
     with pytest.raises(OptionError, match="no coordinate 9"):
         report.plot_marginals(posterior, [9])
+    with pytest.raises(OptionError, match="parameters is empty"):
+        report.plot_marginals(posterior, [])
     with pytest.raises(OptionError, match="Unknown parameter 'gamma'"):
         report.plot_forest(posterior, ["gamma"])
     with pytest.raises(OptionError, match="between 0 and 1"):

@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from shardmc.errors import OptionError
+from shardmc.sample import HMC, sampler
 from shardmc.sample.independence import Warped
 from shardmc.sample.sampling import Auto, _choose
 
@@ -46,3 +48,9 @@ def test_a_fallback_uses_a_warp_that_helps(first, warped, uses_it):
     low, fallback = _choose(Job(first, warped), auto, PILOTS, lambda shard, result: None)
     assert set(low) == set(PILOTS)
     assert isinstance(fallback, Warped) == uses_it
+
+
+def test_options_also_change_a_sampler_that_is_given():
+    assert sampler(HMC(warmup=7), chains=3) == HMC(warmup=7, chains=3)
+    with pytest.raises(OptionError, match=r"Unknown option of sampler 'HMC' 'chain'\. Did you mean 'chains'"):
+        sampler(HMC(), chain=3)

@@ -149,7 +149,7 @@ def test_an_entry_that_leads_outside_is_damage(tmp_path, finished_run, shard_fil
     with zipfile.ZipFile(buffer, "a") as archive, archive.open(name, "w") as entry:
         np.lib.format.write_array(entry, np.zeros(3))
     shard_file.write_bytes(resealed(buffer.getvalue()))
-    check_recomputed(finished_run, manifest, draws, "an entry")
+    check_recomputed(finished_run, manifest, draws, "its entry")
     assert not list(tmp_path.rglob("outside*"))
 
 
@@ -158,7 +158,7 @@ def test_an_entry_that_is_no_array_is_damage(finished_run, shard_file, manifest,
     with zipfile.ZipFile(buffer, "a") as archive:
         archive.writestr("draws2", b"text")
     shard_file.write_bytes(resealed(buffer.getvalue()))
-    check_recomputed(finished_run, manifest, draws, "an entry")
+    check_recomputed(finished_run, manifest, draws, "its entry")
 
 
 def test_a_forged_zip_is_damage(finished_run, shard_file, manifest, draws):

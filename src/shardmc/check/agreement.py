@@ -17,13 +17,15 @@ LEVEL = 0.01
 """The chance that any shard of random rows is called an outlier."""
 
 _MOST_SCATTER = 3.0
-"""With random rows, a poorly fitting model makes the modes scatter at most this much more than expected."""
+"""If the modes scatter more than this times as much as expected, the shards are not random samples of the rows."""
 _NOTED_SCATTER = 1.5
+"""Scatter of all shards, relative to its expectation, above which there is a finding."""
 _MOST_SPREAD = 1.5
 """Influential rows may make the cube roots of Q spread this much more than those of chi^2."""
 _NO_INFORMATION = 0.05
 """A shard with less curvature than this, relative to all rows, holds almost no information in that direction."""
 _MOST_NAMED = 5
+"""Shards that have a finding of their own, and parameters that a finding names."""
 
 _BAD_FIT = (
     "the model fits badly: the rows depend on each other or vary more than it allows (overdispersion), and the "
@@ -42,7 +44,7 @@ _WHY_SCATTERED = {
     False: f"Use shuffle=True, so that rows go to shards at random. If they are in random order already, {_BAD_FIT}.",
     None: f"Either the shards hold different kinds of rows, or {_BAD_FIT}.",
 }
-"""Why all shards scatter, likewise."""
+"""Why the modes of all shards scatter, by the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +250,10 @@ def _uninformed(uninformed: dict[str, int], num_shards: int, remedies: Remedies)
     if not uninformed:
         return []
     count = sum(uninformed.values())
-    named = ", ".join(f"{name} ({shards} shards)" for name, shards in list(uninformed.items())[:_MOST_NAMED])
+    named = ", ".join(
+        f"{name} ({shards} shard{'s' if shards > 1 else ''})"
+        for name, shards in list(uninformed.items())[:_MOST_NAMED]
+    )
     return [
         Finding(
             "warning" if count > num_shards / 20 else "note",

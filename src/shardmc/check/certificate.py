@@ -50,7 +50,7 @@ class Certificate(Measured):
         counts = f"From {self.num_gradients} gradients and {self.num_draws:,} draws."
         return f"Certificate({shown_text(self.sentence)} {counts})"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Lists, numbers and strings, for JSON."""
         return plain(asdict(self))
 

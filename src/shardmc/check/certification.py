@@ -134,7 +134,7 @@ class Polished:
     """The number of corrections applied. With 0 the draws are unchanged."""
     sentence: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Lists, numbers and strings, for JSON."""
         return {"before": self.before.to_dict(), "rounds": self.rounds, "sentence": self.sentence}
 

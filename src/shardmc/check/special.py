@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+
+import numpy as np
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> np.ufunc:
     return getattr(import_module("scipy.special"), name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from shardmc.cli.printing import (
     console,
     refuse_existing,
 )
+
+if TYPE_CHECKING:
+    from shardmc.combiners import CombinedDraws
 
 Files = Annotated[list[Path], typer.Argument(help="Draws of the shards, one netCDF or CSV file each.")]
 Shares = Annotated[
@@ -49,8 +52,8 @@ def combine(
     """Combine the draws of shards into draws of the full posterior.
 
     The draws must come from the subposteriors that the combiner takes: rescaled (likelihood to the power 1 / share)
-    for recenter, swiss, mposterior and wasserstein; fractional (prior to the power share) for consensus, product and
-    weierstrass.
+    for recenter, swiss, mposterior, wasserstein and pie; fractional (prior to the power share) for consensus, product,
+    weierstrass and partition-trees.
 
     Files that sample_shard wrote contain their shares and modes. The result is then a posterior with diagnostics,
     which `shardmc report` shows.
@@ -106,7 +109,7 @@ def compare(
         _existing(files),
         str(_existing([reference])[0]),
         None if combiners is None else [name.strip() for name in combiners.split(",")],
-        scaling=scaling,  # type: ignore[arg-type]
+        scaling=scaling,
         shares=_shares(shares),
         others=_others(others),
         seed=seed,
@@ -152,7 +155,7 @@ def _combine_sites(
     printing.show(posterior, f"Wrote {out}.")
 
 
-def _names(result) -> str:
+def _names(result: CombinedDraws) -> str:
     names = list(result.draws)
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
@@ -174,7 +177,7 @@ def _others(text: str | None) -> dict[str, str]:
     for part in [] if text is None else text.split(","):
         name, equals, file = (each.strip() for each in part.partition("="))
         if not (name and equals and file):
-            raise OptionError(f"others must be names with their files, such as sgld=sgld.nc, not {part!r}.")
+            raise OptionError(f"--others takes names with their files, such as sgld=sgld.nc, not {part!r}.")
         found[name] = _existing([Path(file)])[0]
     return found
 
@@ -187,4 +190,4 @@ def _shares(text: str | None) -> list[float] | None:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise OptionError(f"shares must be numbers separated by commas, not {text!r}.") from None
+        raise OptionError(f"--shares takes numbers separated by commas, not {text!r}.") from None

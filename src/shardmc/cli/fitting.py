@@ -10,6 +10,7 @@ import typer
 from shardmc.cli.printing import AsCsv, AsJson, Every, Printing, Quiet, Verbose
 
 if TYPE_CHECKING:
+    from shardmc.engine import Engine
     from shardmc.posterior import Posterior
 
 Rows = Annotated[str, typer.Argument(help="A Parquet file or folder, or a CSV file: a path or a URL.")]
@@ -98,7 +99,7 @@ TrustFiles = Annotated[
     bool,
     typer.Option(
         "--trust-files",
-        help="Resume with files of more than 512 MB that were copied since, if they are the same.",
+        help="Resume a run after its data files were copied: times of files of more than 512 MB do not count.",
     ),
 ]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")]
@@ -271,7 +272,7 @@ def _priors(given: list[str]) -> dict[str, str] | None:
 
 
 def _number_or_name(text: str | None) -> str | int | None:
-    return int(text) if text is not None and text.isdigit() else text
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def _shards(text: str) -> int | str:
@@ -285,7 +286,7 @@ def _shards(text: str) -> int | str:
         raise OptionError(f'shards must be a whole number or "auto", not {text!r}.') from None
 
 
-def _engine(name: str, scheduler: str | None, worker_timeout: float | None):
+def _engine(name: str, scheduler: str | None, worker_timeout: float | None) -> Engine | None:
     from shardmc.errors import OptionError, unknown
 
     if name == "local":

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from shardmc.model import Model
+
 TRUE_BETA = (0.3, 5.0, -7.0, 2.4, -20.0)
+"""The coefficients from which the demo simulates its rows."""
 
 
 def demo(
@@ -71,7 +77,7 @@ def demo(
     console.print(f"Wrote {path} after {seconds:.1f} s (compilation included).", soft_wrap=True)
 
 
-def simulate(rows: int, seed: int):
+def simulate(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the paper's Example 2: x_1 = 1, the others uniform on (0, 1)."""
     import numpy as np
 
@@ -81,7 +87,7 @@ def simulate(rows: int, seed: int):
     return x, y.astype(np.float32)
 
 
-def logistic_model(dim: int):
+def logistic_model(dim: int) -> Model:
     """Logistic regression with an N(0, 10^2) prior, as plain JAX functions."""
     import jax
     import jax.numpy as jnp

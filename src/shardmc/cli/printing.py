@@ -8,7 +8,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -80,7 +80,7 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=None if fixed else _WIDE)
 
 
-def as_data(posterior: Posterior) -> dict[str, Any]:
+def as_data(posterior: Posterior) -> dict[str, object]:
     """A result as plain values for JSON. Numbers that are missing are null."""
     regression, certificate = posterior.regression, posterior.certificate
     return {

@@ -1,11 +1,11 @@
-"""Commands on an existing run: `shardmc status`, `shardmc report` and `shardmc predict`."""
+"""Commands on an existing run: `shardmc status`, `shardmc summary`, `shardmc report` and `shardmc predict`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -44,12 +44,12 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder, made with --o
         )
         console.print(
             said(
-                f"{len(found.missing)} are not computed yet ({shown}). Repeat the same call to continue the run."
+                f"{len(found.missing)} shards are not computed yet ({shown}). Repeat the same call to continue the run."
             )
         )
 
 
-def _plan_in_words(plan: Mapping[str, Any]) -> str:
+def _plan_in_words(plan: Mapping[str, object]) -> str:
     """What a run computes, without the options of its sampler and combiner, which manifest.json has."""
     draws, rows, shards = (_counted(plan.get(name, ""), name) for name in ("draws", "rows", "shards"))
     draws += " from " if draws else ""
@@ -65,7 +65,7 @@ def _plan_in_words(plan: Mapping[str, Any]) -> str:
     return f"{draws}{rows or 'rows'}{weights}, in {shards}{how}. {options[:1].upper()}{options[1:]}."
 
 
-def _counted(count: Any, what: str) -> str:
+def _counted(count: object, what: str) -> str:
     """A count of something, such as "1,000 draws"; nothing if it is not a number."""
     return f"{count:,} {what[:-1] if count == 1 else what}" if isinstance(count, int) else ""
 
@@ -87,7 +87,8 @@ def summary(
 def report(
     run: Annotated[Path, typer.Argument(help="A run folder, or a file that Posterior.save wrote.")],
     out: Annotated[
-        Path | None, typer.Option(help="The page to write. By default report.html in the run folder.")
+        Path | None,
+        typer.Option(help="The page to write. By default report.html in the run folder, or beside the file."),
     ] = None,
 ) -> None:
     """Write one self-contained HTML page: verdict, summary, plots, diagnostics, and how to repeat the run."""
@@ -95,7 +96,8 @@ def report(
     from shardmc.report import write_report
 
     posterior = shardmc.load(run)
-    path = out or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
+    in_folder = run.is_dir() and run.suffix != ".zarr"
+    path = out or (run / "report.html" if in_folder else run.with_suffix(".html"))
     typer.echo(shown_text(f"Wrote {write_report(posterior, path)}."))
 
 
@@ -120,7 +122,7 @@ def predict(
         str, typer.Option(help="eti (a central interval) or hdi (of highest density).")
     ] = "eti",
     draws: Annotated[int, typer.Option(help="The number of draws to use.")] = 1000,
-    seed: Annotated[int, typer.Option(help="For --kind response, and for effects of groups.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed for --kind response, and for effects of groups.")] = 0,
     groups: Annotated[
         str,
         typer.Option(

@@ -168,7 +168,9 @@ class Wasserstein(Combiner):
         if self.kind not in get_args(Kind):
             raise unknown("kind of Wasserstein", self.kind, get_args(Kind))
         if self.points < 2 or self.iterations < 1:
-            raise OptionError("points must be at least 2 and iterations at least 1.")
+            raise OptionError(
+                f"points must be at least 2 and iterations at least 1; {self.points} and {self.iterations} were given."
+            )
         object.__setattr__(self, "pools", self.kind != "empirical")
 
     def __call__(self, draws: ShardDraws, located: Located | None, rng: np.random.Generator) -> Combined:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from shardmc.combiners.barycenters import MPosterior, Wasserstein
 from shardmc.combiners.gaussian import Consensus, Laplace, Product
 from shardmc.combiners.moments import VaryingDirections, invertible_covariances, listed
 from shardmc.combiners.partition_trees import PartitionTrees
-from shardmc.combiners.read import RENAMED, Layout, read_shards
+from shardmc.combiners.read import RENAMED, GivenShards, Layout, read_shards
 from shardmc.combiners.recenter import Recenter
 from shardmc.combiners.weierstrass import Weierstrass
 from shardmc.errors import OptionError, RunError, unknown
@@ -97,14 +97,14 @@ FAR = 10.0
 
 @memory_explained("Combining the draws", "Take fewer draws of each shard, or another combiner.")
 def combine(
-    draws: Any,
+    draws: GivenShards,
     combiner: str | Combiner = "recenter",
     *,
     shares: Sequence[float] | np.ndarray | None = None,
     located: Located | None = None,
     seed: int = 0,
     names: Sequence[str] | None = None,
-    **options: Any,
+    **options: object,
 ) -> CombinedDraws:
     """Combine draws of the shards' subposteriors into draws of the full posterior.
 
@@ -202,7 +202,7 @@ COMBINERS: dict[str, Callable[[], Combiner]] = {
 """Every combiner by name, with the function that makes it with its defaults."""
 
 
-def named_combiner(combiner: str | Combiner, **options: Any) -> Combiner:
+def named_combiner(combiner: str | Combiner, **options: object) -> Combiner:
     """The combiner of that name, with the given options.
 
     Parameters
@@ -223,7 +223,7 @@ def named_combiner(combiner: str | Combiner, **options: Any) -> Combiner:
     """
     if isinstance(combiner, Combiner):
         made, name = combiner, type(combiner).__name__
-    elif combiner in COMBINERS:
+    elif isinstance(combiner, str) and combiner in COMBINERS:
         made, name = COMBINERS[combiner](), combiner
     else:
         raise unknown("combiner", combiner, COMBINERS)

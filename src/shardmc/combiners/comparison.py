@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardmc.combiners.combining import COMBINERS, named_combiner
 from shardmc.combiners.distance import Distribution, Side, distances, noise_floor
-from shardmc.combiners.read import Layout, read_draws, read_shards
+from shardmc.combiners.read import GivenDraws, GivenShards, Layout, read_draws, read_shards
 from shardmc.errors import OptionError, ShardmcError, unknown
+from shardmc.seeds import checked_seed
 from shardmc.types import Combiner, Located, Scaling, ShardDraws
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class Comparison:
 
 
 def compare(
-    draws: Any,
-    reference: Any,
+    draws: GivenShards | Mapping[str, GivenShards],
+    reference: GivenDraws | Side,
     combiners: Sequence[str | Combiner] | None = None,
     *,
     scaling: Scaling = "rescaled",
@@ -52,7 +53,7 @@ def compare(
     located: Located | None = None,
     names: Sequence[str] | None = None,
     distance_names: Sequence[str] | None = None,
-    others: Mapping[str, Any] | None = None,
+    others: Mapping[str, GivenDraws] | None = None,
     seed: int = 0,
 ) -> Comparison:
     """Combine the same shards by several methods and measure the distance of each from a reference.
@@ -96,6 +97,7 @@ def compare(
     """
     shards, layout = _both_scalings(draws, scaling, shares, names)
     target = _reference(reference, layout, names)
+    seed = checked_seed(seed)
     results: dict[str, MethodResult] = {}
     for label, method in _chosen(combiners, shards, located).items():
         try:
@@ -156,40 +158,50 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _cell(column: Any, value: float) -> str:
+def _cell(column: object, value: float) -> str:
     if not np.isfinite(value):
         return "" if np.isnan(value) else "inf"
     return f"{value:.0f}" if column in ("draws", "ess") else f"{value:.3g}"
 
 
 def _both_scalings(
-    draws: Any, scaling: Scaling, shares: Any, names: Sequence[str] | None
+    draws: GivenShards | Mapping[str, GivenShards],
+    scaling: Scaling,
+    shares: Sequence[float] | np.ndarray | None,
+    names: Sequence[str] | None,
 ) -> tuple[dict[Scaling, ShardDraws], Layout]:
-    kinds = ("rescaled", "fractional")
+    kinds: tuple[Scaling, Scaling] = ("rescaled", "fractional")
     given = draws if isinstance(draws, Mapping) else {scaling: draws}
     share = None if shares is None else np.asarray(shares, dtype=np.float64)
     shards: dict[Scaling, ShardDraws] = {}
     layouts = []
-    for kind, values in given.items():
-        if kind not in kinds:
-            raise unknown("scaling", kind, kinds)
-        arrays, layout = read_shards(values, names)
+    for name in given:
+        if name not in kinds:
+            raise unknown("scaling", name, kinds)
+    for kind in kinds:
+        if kind not in given:
+            continue
+        arrays, layout = read_shards(given[kind], names)
         shards[kind] = ShardDraws.of(arrays, share, kind)
         layouts.append(layout)
+    if not layouts:
+        raise OptionError("There are no draws: give {'rescaled': ..., 'fractional': ...}, or one of the two.")
     if any(layout != layouts[0] for layout in layouts):
         raise OptionError("The rescaled and the fractional draws have different parameters.")
     return shards, layouts[0]
 
 
-def _reference(reference: Any, layout: Layout, names: Sequence[str] | None) -> Side:
+def _reference(reference: GivenDraws | Side, layout: Layout, names: Sequence[str] | None) -> Side:
     if isinstance(reference, Distribution):
         return [reference]
-    if isinstance(reference, (list, tuple)) and reference and isinstance(reference[0], Distribution):
-        return reference
+    given = reference if isinstance(reference, (list, tuple)) else ()
+    exact = [each for each in given if isinstance(each, Distribution)]
+    if exact and len(exact) == len(given):
+        return exact
     return _flat(reference, layout, names, "The reference")
 
 
-def _flat(draws: Any, layout: Layout, names: Sequence[str] | None, whose: str) -> np.ndarray:
+def _flat(draws: object, layout: Layout, names: Sequence[str] | None, whose: str) -> np.ndarray:
     """Draws (draw, dim) of the parameters that the shards have."""
     named = read_draws(draws, names)
     given = Layout.of(named)

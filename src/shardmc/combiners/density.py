@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -12,11 +12,13 @@ import numpy as np
 class Distribution(Protocol):
     """A distribution of one coordinate whose density is known, such as a frozen one of scipy.stats."""
 
-    def pdf(self, x: Any) -> Any: ...
-    def cdf(self, x: Any) -> Any: ...
-    def mean(self) -> Any: ...
-    def std(self) -> Any: ...
-    def rvs(self, size: Any = None, random_state: Any = None) -> Any: ...
+    def pdf(self, x: np.ndarray) -> np.ndarray: ...
+    def cdf(self, x: np.ndarray) -> np.ndarray: ...
+    def mean(self) -> float: ...
+    def std(self) -> float: ...
+    def rvs(
+        self, size: int | tuple[int, ...] | None = None, random_state: np.random.Generator | None = None
+    ) -> np.ndarray: ...
 
 
 Column: TypeAlias = "np.ndarray | Distribution"
@@ -29,7 +31,8 @@ PLANE_SIDE = 1024
 PLANE_MARGIN = 0.25
 """How far that grid extends beyond the draws, as a part of their range."""
 _REACH = 8
-"""How far a grid extends beyond the draws, in bandwidths: the FFT is circular, and a kernel must not come back in."""
+"""How far a grid extends beyond the draws, in bandwidths. The FFT is circular: a kernel that leaves on one side of the
+grid would come back on the other."""
 _TAIL = 3.5
 """How far a curve extends beyond the outermost draws, in bandwidths."""
 

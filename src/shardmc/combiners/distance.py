@@ -224,8 +224,8 @@ def distances(draws: Side, reference: Side, names: Iterable[str] | None = None) 
     draws, reference
         (draw, dim) arrays, or exact distributions.
     names
-        Keys of `DISTANCES`; without it all that the two sides allow: the joint L2 distance wants two coordinates,
-        sliced Wasserstein wants draws, and the moments of several exact marginals are not known.
+        Keys of `DISTANCES`. By default all that the two sides allow: the joint L2 distance needs two coordinates,
+        sliced Wasserstein needs draws, and the mean and KL distances need draws if there are several coordinates.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from shardmc.types import Combined, Combiner, Located, ShardDraws
 _UNEVEN = 0.3
 """Cuts lie between this quantile of a cell's draws and its complement, so that trees differ in one dimension too."""
 _SHRINK = 2.0
-"""Draws' worth of a cell's own size in the covariance of the draws in it."""
+"""How many draws the size of a cell counts for in the covariance of the draws in it."""
 
 
 @final

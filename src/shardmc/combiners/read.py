@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import lzma
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shardmc.errors import OptionError, RunError
 from shardmc.guards.files import verify_checksum
@@ -21,8 +22,16 @@ from shardmc.model.variables import Variable, unstacked
 from shardmc.names import clash
 
 if TYPE_CHECKING:
+    import jax
     import pandas as pd
     import xarray as xr
+
+_Array: TypeAlias = "np.ndarray | jax.Array | Sequence[float] | Sequence[Sequence[float]]"
+_Named: TypeAlias = "str | Path | Mapping[str, ArrayLike] | pd.DataFrame | xr.DataTree | xr.Dataset"
+GivenDraws: TypeAlias = "_Array | _Named | Sequence[_Named]"
+"""Draws of one shard, or of a posterior, as a user gives them: see `read_shards`."""
+GivenShards: TypeAlias = "np.ndarray | jax.Array | Iterable[GivenDraws]"
+"""Draws of every shard as a user gives them: see `read_shards`."""
 
 RENAMED = "shardmc_names"
 """The attribute of a netCDF file with the original names of variables that had to be renamed."""
@@ -126,7 +135,7 @@ _HEADER = 1 << 22  # bytes in which the header of a CSV file is looked for
 _CSV = (".csv", ".csv.gz", ".csv.zip", ".csv.bz2", ".csv.xz")
 
 
-def read_shards(draws: Any, names: Sequence[str] | None = None) -> tuple[list[np.ndarray], Layout]:
+def read_shards(draws: GivenShards, names: Sequence[str] | None = None) -> tuple[list[np.ndarray], Layout]:
     """Draws of every shard as (draw, dim) arrays, and what their columns are.
 
     Parameters
@@ -169,7 +178,7 @@ def read_shards(draws: Any, names: Sequence[str] | None = None) -> tuple[list[np
     return [layout.flatten(shard) for shard in shards], layout
 
 
-def read_draws(entry: Any, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+def read_draws(entry: object, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     """Draws of one posterior by name, (draw, ...) each: one entry of what `read_shards` takes.
 
     Examples
@@ -180,7 +189,7 @@ def read_draws(entry: Any, names: Sequence[str] | None = None) -> dict[str, np.n
     return _named(entry, names, "The reference")
 
 
-def _named(entry: Any, names: Sequence[str] | None, label: str) -> dict[str, np.ndarray]:
+def _named(entry: object, names: Sequence[str] | None, label: str) -> dict[str, np.ndarray]:
     import pandas as pd
     import xarray as xr
 
@@ -194,8 +203,8 @@ def _named(entry: Any, names: Sequence[str] | None, label: str) -> dict[str, np.
         return _from_tree(entry, label)
     if isinstance(entry, xr.Dataset):
         return _from_dataset(entry, label)
-    first = next(iter(entry), None) if isinstance(entry, (list, tuple)) else None
-    if isinstance(first, (str, Path, Mapping, pd.DataFrame, xr.DataTree, xr.Dataset)):
+    named = (str, Path, Mapping, pd.DataFrame, xr.DataTree, xr.Dataset)
+    if isinstance(entry, (list, tuple)) and isinstance(next(iter(entry), None), named):
         parts = [_named(part, names, f"{label}, chain {i}") for i, part in enumerate(entry)]
         missing = [name for part in parts for name in parts[0].keys() ^ part.keys()]
         if missing:

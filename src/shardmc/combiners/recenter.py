@@ -106,9 +106,11 @@ class Recenter(Combiner):
                 "Modes and curvatures are on the unconstrained scale: with space='natural' use "
                 "center='mean', 'precision' or numbers, and scale='none' or 'draws'."
             )
-
         if self.steps is not None and (self.center != "newton" or self.steps < 0):
-            raise OptionError('steps of Recenter is a number of Newton steps, and goes with center="newton".')
+            raise OptionError(
+                f'steps of Recenter must be a number from 0, and needs center="newton"; steps={self.steps!r} and '
+                f"center={self.center!r} were given."
+            )
 
     def settled(self, draws: ShardDraws, newton: Callable[[np.ndarray, int], np.ndarray]) -> Recenter:
         """With `steps`, the centre that these Newton steps reach from the mean of the shards' means."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shardmc.data.assignment import shard_sizes, spread_positions
 from shardmc.data.batch import Blocks
@@ -32,7 +33,7 @@ from shardmc.data.gathered import GatheredBlocks, GatherPlan, InPlace, Limits, O
 from shardmc.data.partition import MemorySink, Partitioner, refuse_negative, refuse_zero, resolve
 from shardmc.data.source import Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, OptionError, unknown
-from shardmc.types import Rows
+from shardmc.types import Rows, RowValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 
 _ROW, _GIVEN = InternalKey("row number"), InternalKey("weights or strata")
 _ROW_NUMBER = Column("row number", np.dtype(np.int32), own_key=_ROW)
-
-Place = tuple[Any, ...]
-"""The path of an array in the data, by which it is read (names of nested arrays may repeat)."""
 
 
 @final
@@ -56,21 +54,24 @@ class ArraySource(Source):
         self._data, self._limits = data, limits or Limits()
         self.is_table = isinstance(data, Mapping) and all(isinstance(name, str) for name in data)
         try:
-            paths, _ = jax.tree_util.tree_flatten_with_path(data)
+            found, _ = jax.tree_util.tree_flatten_with_path(data)
         except ValueError as error:  # JAX sorts the names
-            raise DataError("The names in a dictionary of arrays must all be texts.") from error
-        self._leaves: dict[Any, np.ndarray | jax.Array] = {
-            path: _array(leaf_name(path), leaf) for path, leaf in paths
+            raise DataError("The names in a dictionary of arrays must all be text.") from error
+        # Arrays are read by their paths, because names of nested arrays may repeat.
+        self._paths = [path for path, _ in found]
+        self._leaves: dict[Hashable, np.ndarray | jax.Array] = {
+            path: _array(leaf_name(path), leaf) for path, leaf in found
         }
-        self.num_rows = _common_length(self._leaves)
-        self.column_names = tuple(data) if self.is_table else tuple(map(leaf_name, self._leaves))
+        names = tuple(map(leaf_name, self._paths))
+        self.num_rows = _common_length(names, list(self._leaves.values()))
+        self.column_names = tuple(data) if self.is_table else names
         self._used = self._numeric() if columns is None else self._chosen(columns)
 
     def _numeric(self) -> Rows:
         """All data. From a table only the numeric columns, as the model cannot use others."""
         if not self.is_table:
             return self._data
-        text = {path[0].key for path, leaf in self._leaves.items() if not is_numeric(leaf.dtype)}
+        text = {path[0].key for path in self._paths if not is_numeric(self._leaves[path].dtype)}
         return {name: value for name, value in self._data.items() if name not in text} or self._data
 
     def _chosen(self, columns: Sequence[str]) -> Rows:
@@ -101,7 +102,7 @@ class ArraySource(Source):
         from shardmc.data.arrow import as_arrow
         from shardmc.data.table import FrameReader, TableSource
 
-        names = [leaf_name(path) for path in self._leaves]
+        names = [leaf_name(path) for path in self._paths]
         refuse_repeated(names)
         arrays = [as_arrow(np.asarray(leaf)) for leaf in self._leaves.values()]
         return TableSource(FrameReader(nw.from_native(pa.table(arrays, names=names))), None, self._limits)
@@ -114,7 +115,7 @@ class ArraySource(Source):
             for name, path, leaf in leaves
         ]
 
-    def _assemble(self, leaves: Sequence[Any]) -> Rows:
+    def _assemble(self, leaves: Sequence[np.ndarray | jax.Array] | Sequence[jax.ShapeDtypeStruct]) -> Rows:
         return jax.tree.unflatten(jax.tree.structure(self._used), leaves)
 
     def _read(self, keys: Sequence[Hashable], count: int) -> Iterator[list[np.ndarray]]:
@@ -184,7 +185,7 @@ class ArraySource(Source):
 
     def _by_name(self) -> dict[str, Hashable]:
         """The array of each name. A column of the table wins over an array inside another column."""
-        inside_first = sorted(self._leaves, key=len, reverse=True)
+        inside_first = sorted(self._paths, key=len, reverse=True)
         return {leaf_name(path): path for path in inside_first}
 
     def _in_place(self, leaves: Mapping[Column, jax.Array], partition: Partition, seed: int) -> Blocks:
@@ -220,16 +221,17 @@ class ArraySource(Source):
         length = int(blocks.starts.max()) + blocks.slots
         return replace(blocks, order=with_copies(order, jax.tree.leaves((rows, weights)), length))
 
-    def _given(self, option: str, given: Any) -> Any:
+    def _given(self, option: str, given: RowValues) -> np.ndarray | jax.Array | None:
         """The array of weights or strata, which may be a column's."""
-        arrays: dict[Hashable, Any] = dict(self._leaves)
+        arrays: dict[Hashable, np.ndarray | jax.Array] = dict(self._leaves)
         key = resolve(option, given, _GIVEN, self._by_name(), arrays, self.num_rows)
         return None if key is None else arrays[key]
 
     @cached_property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        heading = [f"{leaf_name(path)} {leaf.dtype} {leaf.shape}" for path, leaf in self._leaves.items()]
-        pieces = (piece[0] for path in self._leaves for piece in self._read([path], 1 << 16))
+        leaves = [(leaf_name(path), self._leaves[path]) for path in self._paths]
+        heading = [f"{name} {leaf.dtype} {leaf.shape}" for name, leaf in leaves]
+        pieces = (piece[0] for path in self._paths for piece in self._read([path], 1 << 16))
         return hash_arrays(f"{jax.tree.structure(self._data)} {heading}", pieces)
 
 
@@ -243,7 +245,7 @@ def _on_host(arrays: Iterable[jax.Array]) -> bool:
     return jax.default_backend() == "cpu" and devices <= {"cpu"}
 
 
-def _on_device(array: Any) -> jax.Array | None:
+def _on_device(array: np.ndarray | jax.Array | None) -> jax.Array | None:
     return None if array is None else jnp.asarray(array)
 
 
@@ -264,9 +266,9 @@ def _ordered_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> 
     }
 
 
-def _array(name: str, leaf: Any) -> np.ndarray | jax.Array:
+def _array(name: str, leaf: ArrayLike | jax.Array) -> np.ndarray | jax.Array:
     if hasattr(leaf, "toarray"):
-        raise DataError(f"Column {name!r} is a sparse matrix; convert it by its toarray().")
+        raise DataError(f"Column {name!r} is a sparse matrix; convert it with its method toarray().")
     if np.ma.is_masked(leaf):
         count = int(np.ma.count_masked(leaf))
         raise DataError(
@@ -277,20 +279,20 @@ def _array(name: str, leaf: Any) -> np.ndarray | jax.Array:
     if array.ndim == 0:
         raise DataError(
             f"Column {name!r} is the single value {leaf!r}; give an array with one entry per row "
-            "(convert a list by numpy.asarray)."
+            "(convert a list with numpy.asarray)."
         )
     return array
 
 
-def _common_length(leaves: Mapping[Place, np.ndarray | jax.Array]) -> int:
+def _common_length(names: Sequence[str], leaves: Sequence[np.ndarray | jax.Array]) -> int:
     if not leaves:
         raise DataError("The data holds no arrays; give at least one, with one entry per row.")
-    lengths = [(leaf_name(path), leaf.shape[0]) for path, leaf in leaves.items()]
-    (first, length), *others = lengths
-    for name, other in others:
-        if other != length:
+    length = leaves[0].shape[0]
+    for name, leaf in zip(names, leaves, strict=True):
+        if leaf.shape[0] != length:
             raise DataError(
-                f"Column {first!r} has {length} rows but {name!r} has {other}; all columns need the same number."
+                f"Column {names[0]!r} has {length} rows but {name!r} has {leaf.shape[0]}; all columns need the same "
+                "number of rows."
             )
     if length == 0:
         raise DataError("The table is empty: it has no rows.")

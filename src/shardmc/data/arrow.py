@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -139,7 +139,7 @@ def find_levels(source: Source, columns: Sequence[str], advice: str) -> tuple[pd
     """
     import pandas as pd
 
-    counts: list[pd.Series] = []  # the first is of all tables so far but those of the others
+    counts: list[pd.Series] = []  # the first counts all tables that the others do not
     missing = 0
     for table in source.tables(list(columns)):
         missing += sum(_missing(name, table.column(name)) for name in columns)
@@ -153,8 +153,8 @@ def find_levels(source: Source, columns: Sequence[str], advice: str) -> tuple[pd
         several = len(columns) > 1
         raise DataError(
             f"The group column{'s' if several else ''} {', '.join(map(repr, columns))} "
-            f"{'have' if several else 'has'} {missing} missing values. Give these rows a group of their own, or "
-            f"{advice}."
+            f"{'have' if several else 'has'} {missing} missing value{'s' if missing > 1 else ''}. Give these rows a "
+            f"group of their own, or {advice}."
         )
     found = _added(counts).sort_index()
     levels = found.index if len(columns) == 1 else pd.MultiIndex.from_tuples(list(found.index))
@@ -200,7 +200,7 @@ def labels_of(table: pa.Table, columns: Sequence[str]) -> np.ndarray:
     return label
 
 
-def _entries(column: pa.ChunkedArray) -> Any:
+def _entries(column: pa.ChunkedArray) -> np.ndarray:
     """Text as objects, numbers as whole numbers."""
     kind = _value_type(column)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):

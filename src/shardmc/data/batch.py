@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +60,7 @@ class Batch:
             weights = weights * of_rows
         return jax.tree.map(wide, rows), weights
 
-    def _taken(self, start: Any) -> tuple[Rows, jax.Array | None]:
+    def _taken(self, start: jax.Array) -> tuple[Rows, jax.Array | None]:
         """The entries of a shard in the flat arrays of rows and weights."""
         arrays, structure = jax.tree.flatten((self.rows, self.row_weights))
         if self.order is None:
@@ -144,8 +143,8 @@ class Blocks(ABC):
         return False
 
     @property
-    def held(self) -> list[Any]:
-        """Objects that hold the rows in this process. Another partition of the rows has other ones."""
+    def held(self) -> list[object]:
+        """The objects that hold the rows in this process. Another partition of the rows has other objects."""
         return []
 
     @property
@@ -175,7 +174,7 @@ class Kept:
     positions: np.ndarray  # (shard, most) int32, padded with `NOWHERE`
     count: int
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # A process without x64 would read a pickled JAX array in single precision.
         return {**self.__dict__, "rows": jax.device_get(self.rows), "weights": jax.device_get(self.weights)}
 
@@ -187,7 +186,7 @@ Gather = Callable[[np.ndarray, np.ndarray], tuple[Rows, np.ndarray | jax.Array |
 def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, slots: int, gather: Gather) -> Kept | None:
     """The kept rows at these positions within each shard, or None without positions.
 
-    If no shard has any, there is room for some: rows of weight 0. Programs are then the same as for a few kept rows.
+    If no shard has any, there are rows of weight 0 in their place: programs are then those for a few kept rows.
     """
     if len(positions) == 0:
         return None
@@ -198,8 +197,9 @@ def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, slots: int, ga
     count = int(counts.sum())
     for shard, p in enumerate(unique):
         if len(p) and not 0 <= p[0] <= p[-1] < sizes[shard]:
+            wrong = p[0] if p[0] < 0 else p[-1]
             raise OptionError(
-                f"Row {p[-1]} of shard {shard} cannot be kept: the shard has {sizes[shard]} rows."
+                f"Row {wrong} of shard {shard} cannot be kept: the shard has {sizes[shard]} rows, counted from 0."
             )
     # Padding repeats the last kept row, or the first of all, where the likelihood is finite.
     shards, within = np.repeat(np.arange(len(sizes)), counts), np.concatenate(unique)
@@ -215,7 +215,7 @@ def keep_rows(positions: Sequence[np.ndarray], sizes: np.ndarray, slots: int, ga
 
 
 _SMALL = 1 << 20
-"""Up to so many rows, a fit takes about as long as compiling its programs, so that lengths are rounded coarsely."""
+"""Up to this many rows, a fit takes about as long as compiling its programs, so lengths are rounded coarsely."""
 
 
 def rounded(count: int, num_rows: int) -> int:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from io import FileIO
-from typing import Any, Self, final
+from typing import Self, final
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from shardmc.data.partition import aligned
 from shardmc.data.scratch import Scratch
 from shardmc.errors import DataError, OptionError
 from shardmc.programs.compiled import CompiledFor
-from shardmc.types import Rows
+from shardmc.types import Rows, Structure
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -28,7 +28,7 @@ class ReadBlocks(Blocks):
     """Shards whose rows are in files, or in arrays in another order."""
 
     columns: Sequence[Column]  # row weights last
-    structure: Any  # the pytree structure of the rows, without weights
+    structure: Structure  # of the rows, without weights
     has_weights: bool
     sizes: np.ndarray
     starts: np.ndarray  # (shard,) place of its first row
@@ -118,7 +118,7 @@ class ArrayBlocks(Blocks):
         return True
 
     @property
-    def held(self) -> list[Any]:
+    def held(self) -> list[object]:
         return jax.tree.leaves((self.rows, self.row_weights, self.order))
 
     @cached_property
@@ -183,7 +183,7 @@ class RescaledBlocks(Blocks):
         return self.blocks.slots
 
     @property
-    def held(self) -> list[Any]:
+    def held(self) -> list[object]:
         return self.blocks.held
 
     def batches(self, shards: Sequence[int], size: int) -> Iterator[tuple[Sequence[int], Batch]]:

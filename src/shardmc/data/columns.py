@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,9 @@ import numpy as np
 
 from shardmc.errors import DataError
 from shardmc.programs.compiled import jit
+
+if TYPE_CHECKING:
+    from jax.tree_util import KeyPath
 
 
 def float_type() -> np.dtype:
@@ -57,7 +60,7 @@ _KINDS = {
 }
 
 
-def leaf_name(path: tuple[Any, ...]) -> str:
+def leaf_name(path: KeyPath) -> str:
     """The name of a leaf: the key in a dictionary, otherwise the index in Python's notation."""
     if not path:
         return "data"

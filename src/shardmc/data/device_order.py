@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -160,7 +159,7 @@ def stratified_order(strata: Strata, codes: jax.Array, sizes: np.ndarray, seed: 
     assignment = Assignment(sizes, strata.counts, seed)
     firsts = np.cumsum(strata.counts) - strata.counts
     ends = (firsts[:, None] + assignment.ends).ravel().astype(np.int32)
-    shuffles = _Shuffles.of(assignment.shuffles) if seed is not None else None
+    shuffles = None if seed is None else _Shuffles.of([s for s in assignment.shuffles if s is not None])
     return ListedOrder(_stratified(codes, firsts.astype(np.int32), ends, len(sizes), shuffles))
 
 
@@ -176,7 +175,7 @@ class _Shuffles:
     num_rows: jax.Array  # (stratum,)
 
     @staticmethod
-    def of(shuffles: Any) -> _Shuffles:
+    def of(shuffles: Sequence[Shuffle]) -> _Shuffles:
         lengths = [0 if s.table is None else len(s.table) for s in shuffles]
         starts = np.where(lengths, np.cumsum(lengths) - lengths, -1)
         tables = [s.table for s in shuffles if s.table is not None]

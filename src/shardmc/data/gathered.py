@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import jax
 import numpy as np
@@ -101,7 +101,7 @@ def free_memory(root: Path = Path("/")) -> int:
     True
     """
     free = 1024 * _numbers(root / "proc/meminfo").get("MemAvailable", 0)
-    for folder, most, used, files in _limits(root):
+    for folder, most, used, files in _control_groups(root):
         limit = _numbers(folder / most).get("")
         if limit is not None:
             taken = _numbers(folder / used).get("", 0) - _numbers(folder / "memory.stat").get(files, 0)
@@ -109,8 +109,8 @@ def free_memory(root: Path = Path("/")) -> int:
     return free
 
 
-def _limits(root: Path) -> Iterator[tuple[Path, str, str, str]]:
-    """The folders of the groups that this process is in, and where they have limit, use, and files that are kept."""
+def _control_groups(root: Path) -> Iterator[tuple[Path, str, str, str]]:
+    """The folders of this process's control groups, with the names there of the limit, the use and the cached files."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, kinds, group = line.split(":", 2)
         inside = Path(group.lstrip("/"))
@@ -137,9 +137,9 @@ def _text(path: Path) -> str:
 _AT_ONCE = 1 << 13
 """Rows that are gathered before they are cast: few enough for the cache."""
 _FREE = 4
-"""By default rows are copied if the copy takes at most one over this of the free memory."""
+"""By default, rows are copied if the copy takes at most 1/4 of the free memory."""
 _BATCHES = 8
-"""The batches that are in memory hold at most one over this of the rows, if shards are small enough."""
+"""The batches in memory hold at most 1/8 of the rows, if shards are small enough."""
 
 
 @final
@@ -197,7 +197,7 @@ class GatheredBlocks(ReadBlocks):
         return True
 
     @property
-    def held(self) -> list[Any]:
+    def held(self) -> list[object]:
         return list(self.arrays)
 
     def _fill(self, number: int, shards: Sequence[int], target: np.ndarray) -> None:

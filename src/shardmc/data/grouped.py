@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.assignment import Assignment, shard_sizes
-from shardmc.data.batch import Batch, Blocks, Kept
+from shardmc.data.batch import Batch, Blocks
 from shardmc.data.blocks import ArrayBlocks, StreamBlocks
 from shardmc.data.reduction import Reduction
-from shardmc.data.source import ByGroup, Partition, Source
+from shardmc.data.source import ByGroup, Partition, Source, Transform
 from shardmc.data.stretches import (
     GroupLayout,
     HostRows,
@@ -24,7 +24,13 @@ from shardmc.data.stretches import (
     stretches_in_memory,
 )
 from shardmc.errors import OptionError
-from shardmc.types import Rows
+from shardmc.types import Rows, Tree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Stretches = ArrayBlocks | StretchStream
+"""Stretches of groups, in memory or on disk."""
 
 First = Literal["stretches", "rows", "columns"]
 
@@ -38,11 +44,10 @@ class GroupedRows:
     """
 
     rows: Rows  # (stretch, row, ...), or as `first` says
-    weights: (
-        jax.Array
-    )  # (stretch, row) the user's own weights, or ones; 0 for padding; the same order as `rows`
+    weights: jax.Array
+    """(stretch, row) in the order of `rows`: the user's own weights, or ones; 0 for padding."""
     group: jax.Array  # (stretch,) the group of each; the number of groups for stretches of another shard
-    effects: Any  # (group, ...) what is known about the effects of each group
+    effects: Tree  # (group, ...) what is known about the effects of each group
     rule: jax.Array | None  # (node, size + 1) nodes and log weights by which effects are integrated out
     joined: bool = field(metadata={"static": True})
     """Whether stretch i is all of group i."""
@@ -134,7 +139,7 @@ class GroupedBatch:
 class GroupedBlocks(Blocks):
     """Shards of whole groups. Sizes, shares and kept rows are those of groups."""
 
-    stretches: Blocks
+    stretches: Stretches
     groups: ArrayBlocks
     layout: GroupLayout
     counted: bool
@@ -188,7 +193,7 @@ class GroupedBlocks(Blocks):
                 GroupedBatch(stretches, groups, rule, self.layout.joined, self.counted, self.first),
             )
 
-    def with_effects(self, effects: Any) -> GroupedBlocks:
+    def with_effects(self, effects: Tree) -> GroupedBlocks:
         """The same groups with these arrays (group, ...) about their effects, in the order of `layout.order`."""
         groups = replace(self.groups, rows=jax.tree.map(jnp.asarray, effects), kept=None)
         return replace(self, groups=groups.keep(self.kept_positions))
@@ -206,9 +211,9 @@ class GroupedBlocks(Blocks):
         )
 
 
-def _renumbered(blocks: Any, numbers: np.ndarray, capacity: int) -> Blocks:
+def _renumbered(blocks: Stretches, numbers: np.ndarray, capacity: int) -> Stretches:
     """Kept stretches belong to the groups after the shard's own ones."""
-    kept: Kept | None = blocks.kept
+    kept = blocks.kept
     if kept is None:
         return blocks
     padded = np.zeros(len(kept.weights), np.int32)
@@ -248,7 +253,7 @@ class GroupedSource(Source):
     def select(self, columns: Sequence[str]) -> Source:
         return self
 
-    def transform(self, function: Any, columns: Sequence[str], label: str) -> Source:
+    def transform(self, function: Transform, columns: Sequence[str], label: str) -> Source:
         return self._of(self._source.transform(function, columns, label))
 
     def drop_missing(self, columns: Sequence[str] | None = None) -> Source:
@@ -257,7 +262,7 @@ class GroupedSource(Source):
     def _of(self, source: Source) -> GroupedSource:
         return GroupedSource(source, self._codes, self._counts, self._reduction, whole=self._whole)
 
-    def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[Any]:
+    def tables(self, columns: Sequence[str], count: int = 1 << 17) -> Iterator[pa.Table]:
         return self._source.tables(columns, count)
 
     def sample(self, count: int, seed: int) -> Rows:
@@ -272,9 +277,9 @@ class GroupedSource(Source):
 
     def split(self, partition: Partition, seed: int) -> GroupedBlocks:
         if partition.stratify is not None or partition.sizes is not None:
+            given = "sizes" if partition.stratify is None else "stratify"
             raise OptionError(
-                "A model with group terms assigns whole groups to shards, so rows cannot be stratified. Leave stratify "
-                "out."
+                f"A model with group terms assigns whole groups to shards, so {given}= cannot be used. Leave it out."
             )
         sizes = shard_sizes(self.num_units, partition.shards)
         # Shards get their part of small and of large groups.

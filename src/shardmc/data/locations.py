@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import unquote
 
 import numpy as np
@@ -120,8 +120,8 @@ def _fsspec_location(location: str, reason: Exception) -> tuple[pafs.FileSystem,
 
 
 def _parts(path: str, base: str) -> tuple[str, ...]:
-    inside: Any = PurePosixPath(path.replace("\\", "/"))
-    return inside.parts[len(PurePosixPath(base.replace("\\", "/")).parts) :]
+    above = PurePosixPath(base.replace("\\", "/")).parts
+    return PurePosixPath(path.replace("\\", "/")).parts[len(above) :]
 
 
 def _hidden(path: str, base: str) -> bool:

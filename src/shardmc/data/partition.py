@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import jax
 import numpy as np
@@ -16,6 +16,7 @@ from shardmc.data.columns import Column, ColumnCheck, InternalKey, float_type, r
 from shardmc.data.source import Partition
 from shardmc.errors import DataError, OptionError, unknown
 from shardmc.programs.threads import in_parts
+from shardmc.types import RowValues
 
 PIECE_BYTES = 1 << 24
 """Rows are read in pieces of about this size, so that temporary arrays stay small."""
@@ -68,10 +69,8 @@ class MemorySink(Sink):
 
     def on_device(self) -> list[jax.Array]:
         """The columns as JAX arrays. Each host copy is freed as soon as the device has its own."""
-        for column in self.columns:
-            column[self._num_rows :] = column[
-                self._num_rows - 1
-            ]  # a row of weight 0 needs a finite likelihood
+        for column in self.columns:  # padding has weight 0, and needs a finite likelihood
+            column[self._num_rows :] = column[self._num_rows - 1]
         return [jax.device_put(self.columns.pop(0)) for _ in range(len(self.columns))]
 
 
@@ -130,7 +129,7 @@ class Partitioner:
         self.columns = list(columns)
         self._num_rows = num_rows
         self._by, self._weight_factor = partition.by, partition.weight_factor
-        arrays: dict[Hashable, Any] = {}
+        arrays: dict[Hashable, np.ndarray | jax.Array] = {}
         self._strata_key = resolve("stratify", partition.stratify, _STRATA, names, arrays, num_rows)
         weights = resolve("weights", partition.weights, _WEIGHTS, names, arrays, num_rows)
         self.has_weights = weights is not None
@@ -145,7 +144,7 @@ class Partitioner:
         self._strata = strata
         self._assignment = Assignment(self.sizes, counts, seed if partition.shuffle else None)
 
-    def _find_strata(self, given: Any) -> Strata | None:
+    def _find_strata(self, given: RowValues) -> Strata | None:
         key = self._strata_key
         if key is None:
             return None
@@ -215,10 +214,10 @@ def _placement(shards: np.ndarray, targets: np.ndarray) -> Placement:
 
 def resolve(
     option: str,
-    given: Any,
+    given: RowValues,
     own: InternalKey,
     names: Mapping[str, Hashable],
-    arrays: dict[Hashable, Any],
+    arrays: dict[Hashable, np.ndarray | jax.Array],
     num_rows: int,
 ) -> Hashable:
     """The key of the weights or strata: that of a column, or an internal key for an array."""

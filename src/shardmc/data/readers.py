@@ -225,6 +225,7 @@ def _wider(kind: pa.DataType) -> pa.DataType:
 
 _BUFFER = 1 << 20  # bytes read at once, so that no row group is in memory as a whole
 _GROUPS = 16  # row groups that a sample is taken from
+_WHOLE = re.compile("-?[0-9]{1,30}")
 
 
 @final
@@ -347,7 +348,12 @@ def _damaged(file: File, error: Exception) -> DataError:
 
 
 def _is_whole(value: str | None) -> bool:
-    return value is not None and value.removeprefix("-").isdigit()
+    """Whether a text is a whole number of 64 bits.
+
+    >>> _is_whole("-7"), _is_whole("\u00b2"), _is_whole("99999999999999999999")
+    (True, False, False)
+    """
+    return value is not None and _WHOLE.fullmatch(value) is not None and -(1 << 63) <= int(value) < 1 << 63
 
 
 def _said(kind: pa.DataType | None) -> str:

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import jax
 
 CONSTANT = "constant"
 """The column by which an intercept is multiplied: 1 in rows and in means of rows, 0 in differences from means."""
 _WORTH = 0.7
-"""Rows are replaced if no more than this part of them remains."""
+"""Rows are replaced if at most this fraction of them remains."""
 _MOST = 1 << 23
-"""Rows that may remain, since they are held in memory."""
+"""Rows that may remain: they are held in memory."""
 _AT_ONCE = 1 << 18  # rows
+_LARGEST_KEY = 1 << 62  # of a cell, in 64 bits
 
 Columns = dict[str, np.ndarray]
 """Columns of rows: (row,) or (row, ...)."""
@@ -42,7 +46,7 @@ class Reduction:
 
     cells: tuple[str, ...]
 
-    def width(self, shapes: Mapping[str, Any]) -> int:
+    def width(self, shapes: Mapping[str, np.ndarray | jax.ShapeDtypeStruct]) -> int:
         """Numbers in a row, given arrays or shapes of columns (row, ...)."""
         return sum(int(np.prod(leaf.shape[1:])) for name, leaf in shapes.items() if name not in self.cells)
 
@@ -59,7 +63,10 @@ class Reduction:
         weights = np.ones(len(codes)) if weights is None else weights.astype(np.float64)
         key = codes.astype(np.int64)
         for name in self.cells:
-            key = key * (int(rows[name].max()) + 1) + rows[name]
+            levels = int(rows[name].max()) + 1
+            if (int(key.max()) + 1) * levels > _LARGEST_KEY:
+                key = np.unique(key, return_inverse=True)[1]  # fewer numbers in the same order
+            key = key * levels + rows[name]
         order = np.argsort(key, kind="stable")
         pieces = [
             _reduced(matrix[some].astype(np.float64), weights[some], codes[some], key[some], some)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shardmc.data.partition import refuse_negative
 from shardmc.data.source import Source
-from shardmc.types import Finding
+from shardmc.types import Finding, RowValues
 
 _FAR = 0.1
 """How far the mean of weights that are not whole may be from 1."""
@@ -21,7 +22,7 @@ _FAR = 0.1
 class SurveyWeights:
     """Weights of a survey, a column's name or one number for each row: how many people a row stands for."""
 
-    values: Any
+    values: RowValues
 
 
 @final
@@ -29,12 +30,12 @@ class SurveyWeights:
 class RowWeights:
     """Row weights as a partition takes them: what was given, times a factor."""
 
-    given: Any
+    given: RowValues
     factor: float = 1.0
     findings: tuple[Finding, ...] = ()
 
 
-def read_weights(source: Source, weights: Any) -> RowWeights:
+def read_weights(source: Source, weights: RowValues | SurveyWeights) -> RowWeights:
     """Row weights: as they are if they count rows, and if they are `SurveyWeights` normalised to the effective sample.
 
     Weights w of a survey become w sum(w) / sum(w^2). Their sum is Kish's effective sample size, (sum w)^2 / sum(w^2):
@@ -86,13 +87,14 @@ def _like_a_survey(total: float, count: int) -> Finding:
         "warning",
         "weights",
         f"The weights are not whole numbers, and sum to {total:,.6g} for {count:,} rows. Weights count rows, so "
-        f"the posterior is that of {total:,.6g} rows. If these are weights of a survey, all sds are {narrow}.",
+        f"the posterior is that of {total:,.6g} rows. If these are weights of a survey, all posterior sds are "
+        f"{narrow}.",
         "Give weights of a survey to shardmc.glm as survey_weights= (--survey-weights on the command line).",
         {"sum": total, "rows": count},
     )
 
 
-def _pieces(source: Source, weights: Any) -> Iterator[np.ndarray]:
+def _pieces(source: Source, weights: ArrayLike | str) -> Iterator[np.ndarray]:
     if isinstance(weights, str):
         from shardmc.data.arrow import as_numpy  # imported here because it is slow to import
 

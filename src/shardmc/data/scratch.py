@@ -1,4 +1,4 @@
-"""Folders of shard files: written once, under a name that no reader knows until they are complete, with checksums."""
+"""Folders of shard files with checksums. A folder is written once, and gets its name when it is complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, final
+from typing import BinaryIO, final
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Scratch:
         self._target = None if self._place is None else self._place / name
         self.path = self._target or Path(tempfile.gettempdir())
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"path": self.path, "_key": self._key}
 
     def column_file(self, number: int) -> Path:
@@ -77,7 +77,8 @@ class Scratch:
             self.path = own.rename(f"{self._target}.{token}{_PART}")
         except OSError as error:
             raise DataError(
-                f"shardmc cannot make a scratch folder in {str(self._place or 'the temporary folder')!r}: {error}."
+                f"shardmc cannot make a scratch folder in {str(self._place or tempfile.gettempdir())!r}: "
+                f"{error.strerror or error}. Set scratch= to a folder that you can write to."
             ) from error
 
     def complete(self, checksums: np.ndarray) -> None:

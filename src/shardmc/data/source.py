@@ -6,12 +6,12 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardmc.data.batch import Blocks
-from shardmc.types import Rows
+from shardmc.types import Rows, RowValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ Transform = Callable[["pa.Table"], Rows]
 
 @dataclass(frozen=True)
 class ByGroup:
-    """The shards of rows by the group that they belong to."""
+    """Which shard the rows of each group go to."""
 
     codes: str
     """The column that holds the number of each row's group."""
@@ -59,8 +59,8 @@ class Partition:
 
     shards: int
     shuffle: bool = True
-    stratify: str | Any | None = None
-    weights: str | Any | None = None
+    stratify: RowValues = None
+    weights: RowValues = None
     sizes: Sequence[int] | np.ndarray | None = None
     by: ByGroup | None = None
     weight_factor: float = 1.0

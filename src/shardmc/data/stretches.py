@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
@@ -166,8 +166,8 @@ class HostRows:
             np.concatenate(codes),
         )
 
-    def arranged(self, layout: GroupLayout) -> dict[str, Any]:
-        """The rows in stretches."""
+    def arranged(self, layout: GroupLayout) -> Rows:
+        """The rows in stretches: `rows`, their `weights`, and the `group` of each stretch."""
         index, real, group = layout.places(self.codes)
         real = real.astype(np.float32)
         if self.weights is not None:
@@ -247,7 +247,7 @@ class StretchStream(Blocks):
         found = [s for s, p in enumerate(positions) if len(p)]
         if not found:
             return replace(self, kept=None)
-        parts: list[Any] = []
+        parts: list[Rows] = []
         for (shard,), batch in self.batches(found, 1):
             chosen = np.unique(np.asarray(positions[shard], np.int64))
             parts.append(jax.tree.map(lambda a, c=chosen: np.asarray(a)[c], batch.rows))

@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import jax
 import narwhals as nw
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike
 
 from shardmc.data.arrow import as_column, as_numpy, is_number_type
 from shardmc.data.assignment import spread_positions
@@ -33,7 +34,10 @@ from shardmc.data.scratch import Scratch, ScratchSink
 from shardmc.data.source import Partition, Source, Transform, hash_arrays
 from shardmc.errors import DataError, unknown
 from shardmc.guards.limits import refuse_above
-from shardmc.types import Rows
+from shardmc.types import Rows, Structure
+
+if TYPE_CHECKING:
+    from narwhals.typing import IntoDataFrame
 
 
 class TableReader(ABC):
@@ -82,7 +86,7 @@ class FrameReader(TableReader):
 
     in_memory = True
 
-    def __init__(self, frame: nw.DataFrame[Any]) -> None:
+    def __init__(self, frame: nw.DataFrame[IntoDataFrame]) -> None:
         self.num_rows = len(frame)
         if self.num_rows == 0:
             raise DataError("The table is empty: it has no rows.")
@@ -135,7 +139,7 @@ class FrameReader(TableReader):
             return  # a column of lists or of mixed types, which no model can use
 
 
-def _check_column(name: str, part: nw.DataFrame[Any]) -> None:
+def _check_column(name: str, part: nw.DataFrame[IntoDataFrame]) -> None:
     try:
         part.to_arrow()
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -156,7 +160,10 @@ class CompleteReader(TableReader):
         self.in_memory = reader.in_memory
         self.num_rows = sum(len(piece) for piece in self.pieces(columns, 1 << 17))
         if self.num_rows == 0:
-            raise DataError(f"Every row has a missing value in one of the columns {', '.join(columns)}.")
+            raise DataError(
+                f"Every row has a missing value in one of the columns {', '.join(columns)}. Impute them, or "
+                "leave out a column."
+            )
 
     def pieces(self, names: Sequence[str], count: int) -> Iterator[pa.Table]:
         for piece in self._reader.pieces(list(dict.fromkeys([*names, *self._columns])), count):
@@ -260,7 +267,7 @@ class TableSource(Source):
         )
 
     def _stream(
-        self, partitioner: Partitioner, structure: Any, memory: int, partition: Partition, seed: int
+        self, partitioner: Partitioner, structure: Structure, memory: int, partition: Partition, seed: int
     ) -> StreamBlocks:
         place, key = self._limits.scratch, ""
         if place is not None:
@@ -282,7 +289,7 @@ class TableSource(Source):
             most_in_memory=max(1, memory // largest) if memory else None,
         )
 
-    def _layout(self) -> tuple[list[Column], Any]:
+    def _layout(self) -> tuple[list[Column], Structure]:
         """The columns of the rows, and their pytree structure."""
         if self._transform is None:
             types = self._reader.types
@@ -316,7 +323,7 @@ class TableSource(Source):
 
     def _entries(self, piece: pa.Table, keys: Sequence[Hashable]) -> list[np.ndarray]:
         """The entries of the table's own columns (keyed by name) and of computed ones (keyed by number)."""
-        computed: list[Any] = []
+        computed: list[ArrayLike] = []
         if self._transform is not None and any(isinstance(key, InternalKey) for key in keys):
             computed = jax.tree.leaves(self._transform(piece.select(list(self._names))))
         return [

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, final
 
 import jax
 import numpy as np
@@ -38,6 +38,14 @@ class Workers:
     threads: int
     accelerated: bool
     """Whether all of them compute on an accelerator."""
+
+
+class _Worker(TypedDict):
+    """What the scheduler says about a worker; a part of it."""
+
+    nthreads: int
+    resources: dict[str, float]
+    status: NotRequired[str]
 
 
 @final
@@ -84,7 +92,7 @@ class Cluster:
             )
         return able
 
-    def next_batch(self, completed: as_completed) -> list[Any]:
+    def next_batch(self, completed: as_completed) -> list[tuple[Future, Tree]]:
         """The next tasks that end, with their results."""
         pause = 0.001
         while not (batch := completed.next_batch(block=False)):
@@ -144,7 +152,7 @@ class Cluster:
                 "Install it in their environment: pip install 'shardmc[dask]'."
             )
 
-    def _known(self) -> dict[str, Any]:
+    def _known(self) -> dict[str, _Worker]:
         """What the scheduler says about its workers."""
         try:
             said = self.client.scheduler_info(n_workers=-1)
@@ -200,6 +208,9 @@ def connected(client: Client | str) -> Client:
     return client
 
 
+Task: TypeAlias = tuple[Callable[..., Tree], tuple[object, ...]]
+"""A function of `engine.worker`, and its arguments after the call."""
+
 _LARGE = 1 << 16
 """If the arguments that all tasks share are larger (in bytes), they are sent once per worker, not with every task."""
 
@@ -208,14 +219,14 @@ _LARGE = 1 << 16
 class ForTasks:
     """A value for many tasks: part of each task if it is small, otherwise sent to every worker once."""
 
-    def __init__(self, client: Client, value: Any) -> None:
+    def __init__(self, client: Client, value: object) -> None:
         import cloudpickle
 
         self._client, self._value = client, value
         self._content = cloudpickle.dumps(value)
         self._future: Future | None = None
 
-    def argument(self) -> Any:
+    def argument(self) -> object:
         """The argument of a task that stands for the value."""
         from shardmc.engine.worker import held
 
@@ -234,7 +245,7 @@ class ReadRows:
     blocks: ForTasks
     size: int
 
-    def task(self, group: Sequence[int]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def task(self, group: Sequence[int]) -> Task:
         from shardmc.engine.worker import run_files
 
         return run_files, (self.blocks.argument(), list(group), self.size)
@@ -254,7 +265,7 @@ class SentRows:
     parts: dict[int, Future]  # by the number of the group
     scatter: Callable[[Tree], Future]
 
-    def task(self, group: Sequence[int]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def task(self, group: Sequence[int]) -> Task:
         from shardmc.engine.worker import run_rows
 
         number = group[0] // self.size
@@ -293,7 +304,7 @@ class RowsOfGroups:
     blocks: Blocks
     size: int
 
-    def task(self, group: Sequence[int]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def task(self, group: Sequence[int]) -> Task:
         from shardmc.engine.worker import run_packed
 
         _, batch = next(iter(self.blocks.batches(group, self.size)))

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from shardmc.data.batch import Batch, Blocks, padded
 from shardmc.engine.cluster import Cluster, ForTasks, ReadRows, RowsOfGroups, RowsOfTasks, SentRows, connected
@@ -125,14 +127,15 @@ class Dask(Engine):
         submit: Callable[[Sequence[int]], Future],
         rows: RowsOfTasks,
         groups: Sequence[Sequence[int]],
-    ) -> Iterator[tuple[Sequence[int], Any]]:
+    ) -> Iterator[tuple[Sequence[int], Tree | _Failure]]:
         """Yield (group, results) or (group, failure) as tasks end. Tasks of a worker that died are submitted again.
 
         If a group of several shards fails, its shards are computed one by one, so that only those fail that must.
         """
         from distributed import as_completed
 
-        waiting, pending = deque(groups), dict[Any, Sequence[int]]()
+        waiting = deque(groups)
+        pending: dict[Future, Sequence[int]] = {}
         attempts: dict[int, int] = {}
         most = max(_MOST_IN_FLIGHT, 4 * self.cluster.workers.threads)
         completed = as_completed(loop=self.client.loop, with_results=True, raise_errors=False)
@@ -231,13 +234,13 @@ def _pickled(program: Program[Tree]) -> bytes:
     return cloudpickle.dumps(program)
 
 
-def _on_host(leaf: Any) -> Any:
+def _on_host(leaf: ArrayLike) -> ArrayLike:
     """A leaf as a NumPy array. Random keys, which NumPy cannot hold, are unchanged."""
     is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return leaf if is_key else np.asarray(leaf)
 
 
-def _failure(group: Sequence[int], result: Any) -> _Failure:
+def _failure(group: Sequence[int], result: tuple[type[Exception], Exception, TracebackType]) -> _Failure:
     """The error of a task. If its workers died too often, the message says so."""
     from distributed import KilledWorker
 

@@ -18,6 +18,7 @@ from jax import lax
 from shardmc.data.batch import Batch, Blocks, padded
 from shardmc.engine.engine import Engine, Program, ProgramCall, T, by_shard
 from shardmc.errors import OptionError
+from shardmc.model import Density
 from shardmc.model.precision import Precision
 from shardmc.model.shared import joined, with_shared
 from shardmc.programs.compiled import COMPILES_FAST, CompiledFor, Options
@@ -40,15 +41,24 @@ def run_batch(program: Program[T], width: int, batch: Batch, per_shard: Tree, sh
     if not (getattr(program, "density_only", False) and isinstance(batch, Batch)):
         return compiled_batch(program, width, None, batch, per_shard, shared, count)
 
+    def run(kind: Density, numbers: Tree) -> T:
+        return compiled_batch(_with_model(program, kind), width, numbers, batch, per_shard, shared, count)
+
+    return with_shared(run, _model_of(program), batch.rows)
+
+
+def _model_of(program: Program[T]) -> Density:
+    """The model of a program with `density_only = True`."""
     of_model: Any = program
-
-    def run(kind: Any, numbers: Any) -> T:
-        return compiled_batch(replace(of_model, model=kind), width, numbers, batch, per_shard, shared, count)
-
-    return with_shared(run, of_model.model, batch.rows)
+    return of_model.model
 
 
-def _compiled_how(program: Program[Any], width: int, numbers: Tree, batch: Batch, *_: Any) -> Options:
+def _with_model(program: Program[T], model: Density) -> Program[T]:
+    of_model: Any = program
+    return replace(of_model, model=model)
+
+
+def _compiled_how(program: Program[Tree], width: int, numbers: Tree, batch: Batch, *_: object) -> Options:
     """Programs that run a few times on small shards compile fast."""
     is_small = isinstance(batch, Batch) and batch.capacity <= _SMALL
     return COMPILES_FAST if is_small and getattr(program, "runs_a_few_times", False) else {}
@@ -67,8 +77,7 @@ def compiled_batch(
     """
 
     if numbers is not None:
-        of_model: Any = program
-        program = replace(of_model, model=joined(of_model.model, numbers))
+        program = _with_model(program, joined(_model_of(program), numbers))
 
     @partial(jax.jit, inline=True)  # so that the program is traced once, for its shapes and for the loop
     def evaluate(i: jax.Array) -> T:

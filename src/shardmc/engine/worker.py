@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import jax
 from distributed import Worker, WorkerPlugin
@@ -89,7 +88,7 @@ def run_files(
     return call.run(read, per_shard, count)
 
 
-def held(content: bytes) -> Any:
+def held(content: bytes) -> object:
     """An object that several tasks need. Dask makes it again if its worker is lost."""
     return pickle.loads(content)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
 from shardmc.combiners import COMBINERS, Comparison
 from shardmc.combiners.comparison import MethodResult, tabulated
+from shardmc.engine import Engine
 from shardmc.errors import ShardmcError, unknown
 from shardmc.field.method import Subsampler
 from shardmc.field.propagation import Propagation, expectation_propagation
@@ -18,7 +19,27 @@ from shardmc.model import Recipe
 from shardmc.pipeline import fit
 from shardmc.pipeline.fitting import FrontEnd
 from shardmc.posterior import Posterior
-from shardmc.types import Combiner
+from shardmc.types import Combiner, Data, RowValues
+
+Method: TypeAlias = str | Combiner | Subsampler | Propagation
+"""A method by its name, or with its options."""
+
+
+class Common(TypedDict, total=False):
+    """Options that `fit`, `subsample` and `expectation_propagation` all take."""
+
+    weights: RowValues
+    engine: Engine | None
+    precision: str
+
+
+class _Options(Common, total=True):
+    """What every method is called with."""
+
+    draws: int
+    seed: int
+    check: bool
+
 
 PROPAGATION = "expectation-propagation"
 USUAL = (
@@ -38,15 +59,15 @@ USUAL = (
 
 def compare_methods(
     model: Recipe | FrontEnd,
-    data: Any,
+    data: Data,
     reference: Posterior | np.ndarray | None = None,
-    methods: Sequence[str | Combiner | Subsampler | Propagation] | Mapping[str, Any] = USUAL,
+    methods: Sequence[Method] | Mapping[str, Method] = USUAL,
     *,
     shards: int | str = "auto",
     draws: int = 10_000,
     seed: int = 0,
     distance_names: Sequence[str] = ("kl", "worst_mean", "worst_sd"),
-    **common: Any,
+    **common: Unpack[Common],
 ) -> Comparison:
     """Run several methods on the same model and rows, and show the error and the cost of each in one table.
 
@@ -55,8 +76,8 @@ def compare_methods(
     model, data, shards, draws, seed
         As in `fit`. Subsampling methods have no shards.
     reference
-        What is right: a posterior, or draws (draw, dim) on the unconstrained scale. By default all rows in one shard
-        are sampled, which takes as many passes over the rows as there are draws.
+        What the methods are compared with: a posterior, or draws (draw, dim) on the unconstrained scale. By default all
+        rows in one shard are sampled, which takes as many passes over the rows as there are draws.
     methods
         Names: combiners of `fit`, methods of `subsample`, "expectation-propagation"; or the objects with their options,
         such as `shardmc.field.SGLD(step_size=0.01)`. A mapping gives them other names in the table.
@@ -84,7 +105,7 @@ def compare_methods(
     named = dict(methods) if isinstance(methods, Mapping) else {_label(method): method for method in methods}
     for label, method in named.items():
         _check(label, method)
-    options = {"draws": draws, "seed": seed, "check": False, **common}
+    options: _Options = {"draws": draws, "seed": seed, "check": False, **common}
     if reference is None:
         reference = fit(model, data, shards=1, **options)
     target = reference.theta if isinstance(reference, Posterior) else np.asarray(reference)
@@ -106,22 +127,22 @@ def compare_methods(
 
 
 def run_method(
-    method: Any, model: Recipe | FrontEnd, data: Any, shards: int | str, options: Mapping[str, Any]
+    method: Method, model: Recipe | FrontEnd, data: Data, shards: int | str, options: _Options
 ) -> Posterior:
     """The posterior of one method, by its name or with its options."""
     if isinstance(method, Propagation) or method == PROPAGATION:
         chosen = vars(method) if isinstance(method, Propagation) else {}
         return expectation_propagation(model, data, shards=shards, **options, **chosen)
-    if isinstance(method, Subsampler) or method in METHODS:
+    if isinstance(method, Subsampler) or (isinstance(method, str) and method in METHODS):
         return subsample(model, data, method, **options)
     return fit(model, data, shards=shards, combiner=method, **options)
 
 
-def _label(method: Any) -> str:
+def _label(method: Method) -> str:
     return method if isinstance(method, str) else repr(method)
 
 
-def _check(label: str, method: Any) -> None:
+def _check(label: str, method: object) -> None:
     valid = (*COMBINERS, *METHODS, PROPAGATION)
     if not isinstance(method, Combiner | Subsampler | Propagation) and method not in valid:
         raise unknown("method", label, valid)

@@ -6,15 +6,27 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardmc.field.method import RowPosterior, Stepped, Subsampler, Tuned, check_counts, check_range
+from shardmc.field.method import (
+    Expanded,
+    Minibatches,
+    RowPosterior,
+    State,
+    Stepped,
+    Subsampler,
+    Tuned,
+    check_counts,
+    check_range,
+)
 from shardmc.model import Model
 from shardmc.programs.compiled import jit
+from shardmc.target import DeviceFrame
+from shardmc.types import Tree
 
 _POINTS = 16
 _BATCHES = 16
@@ -83,7 +95,7 @@ def rows_per_gradient(posterior: RowPosterior, b: jax.Array, control_variates: b
 def gradient_noise(posterior: RowPosterior, key: jax.Array, control_variates: bool) -> tuple[float, int]:
     """The variance of the estimate in the noisiest coordinate, and the rows that were evaluated to find it.
 
-    It is the average over points of a standard normal, that is over the posterior as the mode's curvature has it.
+    It is an average over draws from a standard normal: the posterior as the curvature at its mode describes it.
     """
     variance = _variance(
         posterior.model, control_variates, posterior.data, posterior.frame, posterior.at_mode, key
@@ -93,7 +105,14 @@ def gradient_noise(posterior: RowPosterior, key: jax.Array, control_variates: bo
 
 
 @partial(jit, static_argnums=(0, 1))
-def _variance(model: Model, control_variates: bool, data, frame, at_mode, key: jax.Array) -> jax.Array:
+def _variance(
+    model: Model,
+    control_variates: bool,
+    data: Minibatches,
+    frame: DeviceFrame,
+    at_mode: Expanded,
+    key: jax.Array,
+) -> jax.Array:
     posterior = RowPosterior(model, data, frame, at_mode)
 
     def at_point(key: jax.Array) -> jax.Array:
@@ -165,19 +184,19 @@ class SGLD(GradientSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "decay", -1e-9, 1.0)
+        check_range(self, "decay", 0.0, 1.0, allowed=0.0)
         check_range(self, "delay", 0.0, math.inf)
 
     def step_for(self, noise: float) -> float:
         # (1 + eps V / 4) / (1 - eps / 4) = 1 + inflation
         return 4 * self.inflation / (1 + self.inflation + noise)
 
-    def start(self, u: jax.Array) -> tuple[jax.Array, ...]:
+    def start(self, u: jax.Array) -> State:
         return u, jnp.zeros(())
 
     def step(
-        self, posterior: RowPosterior, values: Any, key: jax.Array, state: Any
-    ) -> tuple[tuple[jax.Array, ...], Stepped]:
+        self, posterior: RowPosterior, values: Tree, key: jax.Array, state: State
+    ) -> tuple[State, Stepped]:
         from blackjax.sgmcmc.diffusions import overdamped_langevin
 
         u, count = state
@@ -237,18 +256,18 @@ class SGHMC(GradientSampler):
             step_size *= 0.9
         return step_size
 
-    def start(self, u: jax.Array) -> tuple[jax.Array, ...]:
+    def start(self, u: jax.Array) -> State:
         return u, jnp.zeros_like(u)
 
     def step(
-        self, posterior: RowPosterior, values: Any, key: jax.Array, state: Any
-    ) -> tuple[tuple[jax.Array, ...], Stepped]:
+        self, posterior: RowPosterior, values: Tree, key: jax.Array, state: State
+    ) -> tuple[State, Stepped]:
         from blackjax.sgmcmc.diffusions import sghmc
 
         u, momentum = state
         key_batch, key_noise = jax.random.split(key)
         b = jax.random.randint(key_batch, (), 0, posterior.data.count)
-        # As the authors have it: the gradient is that at the new position.
+        # As in the authors' algorithm, the gradient is taken at the new position.
         gradient = estimated_gradient(posterior, u + values * momentum, b, self.control_variates)
         u, momentum = sghmc(self.friction)(key_noise, u, momentum, gradient, values)
         rows = rows_per_gradient(posterior, b, self.control_variates)

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from shardmc.combiners import Recenter
 from shardmc.data import Partition, as_source
 from shardmc.data.batch import Blocks, wide
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.source import Rows
+from shardmc.data.gathered import GatheredBlocks
 from shardmc.engine import Engine, Local
 from shardmc.errors import DataError, OptionError
 from shardmc.locate import asked_precision, precision_of_rows
@@ -30,7 +30,19 @@ from shardmc.pipeline.fitting import FrontEnd, as_front_end, check_options
 from shardmc.pipeline.stage import Job
 from shardmc.sample import Auto, Sampler
 from shardmc.target import DeviceFrame
-from shardmc.types import Frame
+from shardmc.types import Data, Frame, Rows, RowValues, Tree
+
+
+def rows_in_memory(blocks: Blocks) -> ArrayBlocks:
+    """The same rows as arrays, from which any row can be taken at once."""
+    if isinstance(blocks, GatheredBlocks):
+        return blocks.copied()
+    if not isinstance(blocks, ArrayBlocks):
+        raise DataError(
+            "Subsampling methods need all rows in memory, each by itself. For rows that are read from disk raise "
+            "memory= of shardmc.data.as_source; for rows that belong to groups use shardmc.fit."
+        )
+    return blocks
 
 
 @jax.tree_util.register_dataclass
@@ -49,13 +61,8 @@ class Minibatches:
     """The most rows of a minibatch. Some have one row less."""
 
     @staticmethod
-    def of(blocks: Blocks, size: int, rng: np.random.Generator) -> Minibatches:
+    def of(blocks: ArrayBlocks, size: int, rng: np.random.Generator) -> Minibatches:
         """Shuffle the rows of a partition, and cut them into minibatches of about this size."""
-        if not isinstance(blocks, ArrayBlocks):
-            raise DataError(
-                "Subsampling methods need all rows in memory, each by itself. For rows that are read from disk raise "
-                "memory= of shardmc.data.as_source; for rows that belong to groups use shardmc.fit."
-            )
         count = blocks.num_rows
         starts = minibatch_starts(count, size)
         order = jnp.asarray(rng.permutation(count).astype(np.int32))
@@ -106,7 +113,7 @@ class Expanded:
 
     @staticmethod
     def of(model: Model, blocks: Blocks, frame: Frame, engine: Engine) -> Expanded:
-        """In one pass over all rows."""
+        """Compute both in one pass over all rows."""
         found, real = expand_likelihood(model, blocks, frame, engine), jnp.result_type(float)
         hessian = -frame.basis.T @ found.curvature @ frame.basis
         return Expanded(jnp.asarray(frame.basis.T @ found.gradient, real), jnp.asarray(hessian, real))
@@ -138,7 +145,7 @@ class RowPosterior:
         return self.model.log_prior(self.frame.to_theta(u))
 
     def log_likelihood(self, u: jax.Array, rows: Rows) -> jax.Array:
-        """Of every row, (row,)."""
+        """Log-likelihood of every row, (row,)."""
         return self.model.log_likelihood(self.frame.to_theta(u), rows)
 
     def minibatch_gradient(self, u: jax.Array, b: jax.Array) -> jax.Array:
@@ -158,11 +165,15 @@ def batches_of(total: int, most: int) -> Sequence[int]:
     return [math.ceil(total / parts)] * parts
 
 
+State: TypeAlias = tuple[jax.Array, ...]
+"""Where a chain is. The first entry is the position."""
+
+
 class Tuned(NamedTuple):
     """Numbers that a method chose before it starts."""
 
-    values: Any
-    """A pytree of arrays for `step`."""
+    values: Tree
+    """For `step`."""
     thin: int
     """Steps per draw."""
     evaluations: int = 0
@@ -178,10 +189,7 @@ class Stepped(NamedTuple):
 
 
 class Subsampler(ABC):
-    """A chain in coordinates in which the posterior is about standard normal. Implementations are frozen dataclasses.
-
-    The chain's state is a pytree whose first entry is the position.
-    """
+    """A chain where the posterior is about standard normal. Implementations are frozen dataclasses."""
 
     needs_expansion: ClassVar[bool] = False
     """Whether it uses gradient and Hessian of all rows at the mode, which take one pass."""
@@ -199,13 +207,13 @@ class Subsampler(ABC):
         """Choose step sizes and the like."""
 
     @abstractmethod
-    def start(self, u: jax.Array) -> tuple[jax.Array, ...]:
+    def start(self, u: jax.Array) -> State:
         """The state of a chain at u."""
 
     @abstractmethod
     def step(
-        self, posterior: RowPosterior, values: Any, key: jax.Array, state: Any
-    ) -> tuple[tuple[jax.Array, ...], Stepped]:
+        self, posterior: RowPosterior, values: Tree, key: jax.Array, state: State
+    ) -> tuple[State, Stepped]:
         """The next state."""
 
 
@@ -220,30 +228,33 @@ def check_counts(method: object, **least: int) -> None:
             raise OptionError(f"{name} of {kind} must be a whole number from {smallest}, not {value!r}.")
 
 
-def check_range(method: object, name: str, low: float, high: float) -> None:
-    """Refuse an option of a method that does not lie strictly between two numbers."""
+def check_range(method: object, name: str, low: float, high: float, allowed: float | None = None) -> None:
+    """Refuse an option of a method that does not lie strictly between two numbers, one of which may be allowed."""
     value = getattr(method, name)
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
-        limit = f"must be above {low:g}" if np.isinf(high) else f"must lie between {low:g} and {high:g}"
-        raise OptionError(f"{name} of {type(method).__name__} {limit}; {value!r} was given.")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and (low < value < high or value == allowed)):
+        limit = f"at least {low:g}" if allowed == low else f"above {low:g}"
+        if not math.isinf(high):
+            limit += f" and at most {high:g}" if allowed == high else f" and below {high:g}"
+        raise OptionError(f"{name} of {type(method).__name__} must be {limit}; {value!r} was given.")
 
 
 def open_job(
     driver: Driver,
     model: Recipe | FrontEnd,
-    data: Any,
+    data: Data,
     sampler: Sampler | Auto,
     *,
     shards: int | str,
     draws: int,
     seed: int,
-    weights: Any,
+    weights: RowValues,
     engine: Engine | None,
     certify: Certify | None,
     precision: str,
-    stratify: Any = None,
+    stratify: RowValues = None,
     shuffled: bool | None = None,
 ) -> tuple[FrontEnd, Job]:
     """The model as a front end, and the job: the options are those of `fit`."""

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, final
+from typing import ClassVar, NamedTuple, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,20 @@ import numpy as np
 from jax import lax
 from scipy import special
 
-from shardmc.field.method import RowPosterior, Stepped, Subsampler, Tuned, check_counts, check_range
+from shardmc.field.method import (
+    Expanded,
+    Minibatches,
+    RowPosterior,
+    State,
+    Stepped,
+    Subsampler,
+    Tuned,
+    check_counts,
+    check_range,
+)
 from shardmc.model import Model
 from shardmc.programs.compiled import jit
+from shardmc.target import DeviceFrame
 from shardmc.types import Rows
 
 
@@ -92,6 +103,10 @@ def mean_exceeds(
     return seen.mean > threshold, seen
 
 
+Numbers: TypeAlias = tuple[Widths, jax.Array, jax.Array]
+"""What `RowMetropolis.step` uses: the widths, what was measured, and the scale of a step."""
+
+
 @dataclass(frozen=True)
 class RowMetropolis(Subsampler):
     """Random-walk Metropolis in whitened coordinates whose accept step reads only as many rows as it needs.
@@ -120,11 +135,11 @@ class RowMetropolis(Subsampler):
     def widths(self, num_rows: int, read: np.ndarray) -> Widths:
         """Widths after these numbers of rows, (minibatch,)."""
 
-    def measured(self, posterior: RowPosterior) -> tuple[Any, int]:
+    def measured(self, posterior: RowPosterior) -> tuple[jax.Array, int]:
         """What else the test needs to know about the rows, and the evaluations that it took."""
         return jnp.zeros(()), 0
 
-    def bound(self, measured: Any, u: jax.Array, proposal: jax.Array) -> jax.Array:
+    def bound(self, measured: jax.Array, u: jax.Array, proposal: jax.Array) -> jax.Array:
         """C: the values of all rows lie between -C and C."""
         return jnp.zeros(())
 
@@ -145,12 +160,12 @@ class RowMetropolis(Subsampler):
         values = (self.widths(posterior.num_rows, read), measured, jnp.asarray(scale, float))
         return Tuned(values, self.thin or posterior.dim, evaluations)
 
-    def start(self, u: jax.Array) -> tuple[jax.Array, ...]:
+    def start(self, u: jax.Array) -> State:
         return (u,)
 
     def step(
-        self, posterior: RowPosterior, values: Any, key: jax.Array, state: Any
-    ) -> tuple[tuple[jax.Array, ...], Stepped]:
+        self, posterior: RowPosterior, values: Numbers, key: jax.Array, state: State
+    ) -> tuple[State, Stepped]:
         (u,), (widths, measured, scale) = state, values
         key_move, key_accept, key_rows = jax.random.split(key, 3)
         proposal = u + scale * jax.random.normal(key_move, u.shape)
@@ -174,7 +189,8 @@ class Austerity(RowMetropolis):
     soon as the probability of Student's t beyond the distance to the threshold is below `tolerance`; with all rows the
     decision is exact. The smaller the tolerance, the smaller the bias, and the more rows are read.
 
-    The t-test takes the mean of a minibatch for normal. If a few rows matter much (rare events), it decides too early.
+    The t-test assumes that the mean of a minibatch is normal. If a few rows matter much (rare events), it decides too
+    early.
 
     Parameters
     ----------
@@ -276,7 +292,7 @@ class Confidence(RowMetropolis):
         level = np.where(look == np.round(look), np.log(3 / error), np.inf)
         return Widths.of(np.sqrt(2 * level / read), 6 * level / read)
 
-    def measured(self, posterior: RowPosterior) -> tuple[Any, int]:
+    def measured(self, posterior: RowPosterior) -> tuple[jax.Array, int]:
         radius = math.sqrt(posterior.dim) + 3
         largest = _largest_derivative(
             posterior.model,
@@ -286,7 +302,7 @@ class Confidence(RowMetropolis):
         )
         return self.safety * largest, (1 + len(_GRID)) * posterior.num_rows
 
-    def bound(self, measured: Any, u: jax.Array, proposal: jax.Array) -> jax.Array:
+    def bound(self, measured: jax.Array, u: jax.Array, proposal: jax.Array) -> jax.Array:
         if self.proxies:
             return measured * (jnp.sum(u**2) ** 1.5 + jnp.sum(proposal**2) ** 1.5)
         return measured * jnp.sqrt(jnp.sum((proposal - u) ** 2))
@@ -319,7 +335,9 @@ def _taylor(posterior: RowPosterior, u: jax.Array, rows: Rows) -> jax.Array:
 
 
 @partial(jit, static_argnums=(0, 1))
-def _largest_derivative(model: Model, order: int, parts: Any, steps: jax.Array) -> jax.Array:
+def _largest_derivative(
+    model: Model, order: int, parts: tuple[Minibatches, DeviceFrame, Expanded], steps: jax.Array
+) -> jax.Array:
     """The largest absolute derivative of any row along its own gradient at the mode, divided by order!."""
     posterior = RowPosterior(model, *parts)
     origin = jnp.zeros(posterior.dim)

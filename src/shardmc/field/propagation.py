@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, final, get_args
+from typing import Literal, cast, final, get_args
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from shardmc.sample import sampler as named_sampler
 from shardmc.sample.sampler import Chains
 from shardmc.seeds import Purpose, generator
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Frame, Progress
+from shardmc.types import Data, Frame, Progress, RowValues
 
 Result = Literal["gaussian", "tilted"]
 
@@ -69,7 +69,7 @@ class Propagation:
 
     def __post_init__(self) -> None:
         check_counts(self, max_rounds=1, site_draws=20)
-        check_range(self, "damping", 0.0, 1.0 + 1e-9)
+        check_range(self, "damping", 0.0, 1.0, allowed=1.0)
         check_range(self, "tolerance", 0.0, math.inf)
         if self.result not in get_args(Result):
             raise unknown("result of expectation propagation", self.result, get_args(Result))
@@ -78,20 +78,20 @@ class Propagation:
 @shows_progress
 def expectation_propagation(
     model: Recipe | FrontEnd,
-    data: Any,
+    data: Data,
     *,
     shards: int | str = "auto",
     draws: int = 10_000,
     seed: int = 0,
-    weights: Any = None,
-    stratify: Any = None,
+    weights: RowValues = None,
+    stratify: RowValues = None,
     sampler: str | Sampler | Auto = "independence",
     engine: Engine | None = None,
     check: bool = True,
     certify: Certify | bool = True,
     precision: str = "auto",
     progress: Progress | bool | None = None,
-    **options: Any,
+    **options: object,
 ) -> Posterior:
     """Approximate the posterior by a Gaussian that every shard has corrected (EP as a way of life, Gelman et al. 2014).
 
@@ -163,13 +163,13 @@ def expectation_propagation(
     return front_end.finish(driver.posterior(job, state, plan))
 
 
-def propagation(**options: Any) -> Propagation:
+def propagation(**options: object) -> Propagation:
     """The options, checked."""
     valid = list(Propagation.__dataclass_fields__)
     for name in options:
         if name not in valid:
             raise unknown("option of expectation propagation", name, valid)
-    return Propagation(**options)
+    return replace(Propagation(), **options)
 
 
 @dataclass(frozen=True)
@@ -192,6 +192,10 @@ class Tilted:
         return self.site.log_densities(u) + u @ shift - 0.5 * jnp.sum((u @ precision) * u, axis=1)
 
 
+_OfSite = tuple[tuple[jax.Array, jax.Array], jax.Array, jax.Array]
+"""The Gaussian of the other sites (precision and shift), the share of the shard, and its number."""
+
+
 @dataclass(frozen=True)
 class _SampleTilted:
     """Program: draws of a shard's tilted distribution, and the logarithms of its ratios to a standard normal there."""
@@ -201,7 +205,7 @@ class _SampleTilted:
     num_draws: int
 
     def __call__(
-        self, rows: Rows, weights: jax.Array, shard: Any, shared: tuple[DeviceFrame, jax.Array]
+        self, rows: Rows, weights: jax.Array, shard: _OfSite, shared: tuple[DeviceFrame, jax.Array]
     ) -> tuple[Chains, jax.Array]:
         others, share, index = shard
         frame, key = shared

@@ -78,8 +78,8 @@ def tilted_moments(z: np.ndarray, log_ratio: np.ndarray) -> Gaussian | None:
     """The Gaussian with the moments of draws z (draw, dim) of a density p(z) = N(z; 0, I) exp(log_ratio).
 
     Averages of z and z z^T under N(0, I) are known, and draws reweighted by exp(-log_ratio) estimate them: their errors
-    are subtracted. Where the ratio is nearly constant this removes nearly all Monte Carlo noise. None: the draws do not
-    have a covariance that can be inverted.
+    are subtracted. Where the ratio is nearly constant this removes nearly all Monte Carlo noise. None if the covariance
+    of the draws cannot be inverted.
     """
     count, dim = z.shape
     weights = np.exp(-(log_ratio - log_ratio.min()))
@@ -127,7 +127,7 @@ class Sites:
         return np.flatnonzero(np.linalg.eigvalsh(self.each.precision)[:, 0] <= 0)
 
     def updated(self, wanted: Gaussian, held: tuple[int, ...], damping: float) -> Sites | None:
-        """All sites moved towards the wanted ones; less far if the whole would not be a Gaussian. None: it never is."""
+        """All sites moved towards the wanted ones, less far if their product is no Gaussian. None if it never is."""
         for step in damping * 0.5 ** np.arange(6):
             moved = self.each.towards(wanted, float(step))
             whole = moved.total()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,20 @@ from jax import lax
 
 from shardmc.check import Certify, certify_options
 from shardmc.data.blocks import ArrayBlocks
-from shardmc.data.gathered import GatheredBlocks
 from shardmc.engine import Engine
 from shardmc.errors import OptionError, SamplingError, unknown
 from shardmc.field.gradients import SGHMC, SGLD
-from shardmc.field.method import Expanded, Minibatches, RowPosterior, Subsampler, Tuned, batches_of, open_job
+from shardmc.field.method import (
+    Expanded,
+    Minibatches,
+    RowPosterior,
+    Subsampler,
+    Tuned,
+    batches_of,
+    open_job,
+    rows_in_memory,
+)
+from shardmc.field.method import State as ChainState
 from shardmc.field.metropolis import Austerity, Confidence
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws, score_of_blocks
@@ -34,7 +43,7 @@ from shardmc.programs.compiled import jit
 from shardmc.sample import Auto, Sampled, ShardChains
 from shardmc.seeds import Purpose, generator
 from shardmc.target import DeviceFrame
-from shardmc.types import Finding, Located, Progress
+from shardmc.types import Data, Finding, Located, Progress, RowValues, Tree
 
 METHODS: dict[str, Callable[[], Subsampler]] = {
     "sgld": SGLD,
@@ -54,18 +63,18 @@ _PARTS = 20
 @shows_progress
 def subsample(
     model: Recipe | FrontEnd,
-    data: Any,
+    data: Data,
     method: str | Subsampler = "sgld-cv",
     *,
     draws: int = 10_000,
     seed: int = 0,
-    weights: Any = None,
+    weights: RowValues = None,
     engine: Engine | None = None,
     check: bool = True,
     certify: Certify | bool = True,
     precision: str = "auto",
     progress: Progress | bool | None = None,
-    **options: Any,
+    **options: object,
 ) -> Posterior:
     """Draw from the posterior of all rows by a method that reads only some of them in every step.
 
@@ -147,7 +156,7 @@ def _advised(posterior: Posterior, advice: str) -> Posterior:
     return replace(posterior, certificate=certificate, findings=tuple(map(better, posterior.findings)))
 
 
-def named_method(method: str | Subsampler, **options: Any) -> Subsampler:
+def named_method(method: str | Subsampler, **options: object) -> Subsampler:
     """A subsampling method by name, or one that was given, with these options.
 
     >>> named_method("sgld", minibatch=20).minibatch
@@ -182,7 +191,7 @@ class SubsampleRows(Stage):
     def run(self, job: Job, state: State, log: Log) -> State:
         mode, method = known(state.mode), self.method
         shuffled = generator(job.seed, Purpose.SHUFFLE_ROWS)
-        blocks = job.blocks.copied() if isinstance(job.blocks, GatheredBlocks) else job.blocks
+        blocks = rows_in_memory(job.blocks)
         data = Minibatches.of(blocks, method.minibatch, shuffled)
         evaluations, at_mode = 0, Expanded.unknown(job.model.dim)
         if method.needs_expansion:
@@ -196,7 +205,7 @@ class SubsampleRows(Stage):
         theta = mode.frame.to_theta(ran.u)
         if not np.isfinite(theta).all():
             raise SamplingError(
-                f"{type(method).__name__} diverged: some draws are not finite. Use a smaller step_size."
+                f"{type(method).__name__} diverged: some draws are not finite. {method.advice}"
             )
         flat = theta.reshape(-1, job.model.dim)
         chains = ShardChains(theta, ran.acceptance, 0, type(method).__name__)
@@ -213,7 +222,7 @@ class SubsampleRows(Stage):
         )
 
 
-def _one_shard(blocks: Any) -> ArrayBlocks:
+def _one_shard(blocks: ArrayBlocks) -> ArrayBlocks:
     return ArrayBlocks(blocks.rows, blocks.row_weights, np.array([blocks.num_rows]), np.zeros(1, np.int64))
 
 
@@ -260,14 +269,28 @@ def run_chains(
     return SubsampledChains(kept, evaluations, float(np.concatenate(accepted, axis=1).mean()))
 
 
+_Drawn = tuple[jax.Array, jax.Array, jax.Array]
+"""Position, rows evaluated and mean acceptance of draws."""
+
+
 @partial(jit, static_argnums=(0, 1, 2))
-def _run(model: Model, method: Subsampler, length: int, parts: Any, tuned: Any, states: Any, keys: jax.Array):
+def _run(
+    model: Model,
+    method: Subsampler,
+    length: int,
+    parts: tuple[Minibatches, DeviceFrame, Expanded],
+    tuned: tuple[Tree, int],
+    states: ChainState,
+    keys: jax.Array,
+) -> tuple[ChainState, _Drawn]:
     """`length` draws of every chain, each after `thin` steps; rows evaluated and mean acceptance of each draw."""
     posterior = RowPosterior(model, *parts)
     values, thin = tuned
 
-    def draw(state: Any, key: jax.Array) -> Any:
-        def one(i: jax.Array, carry: Any) -> Any:
+    def draw(state: ChainState, key: jax.Array) -> tuple[ChainState, _Drawn]:
+        def one(
+            i: jax.Array, carry: tuple[ChainState, jax.Array, jax.Array]
+        ) -> tuple[ChainState, jax.Array, jax.Array]:
             state, rows, accepted = carry
             state, stepped = method.step(posterior, values, jax.random.fold_in(key, i), state)
             return state, rows + stepped.evaluations, accepted + stepped.acceptance
@@ -275,7 +298,7 @@ def _run(model: Model, method: Subsampler, length: int, parts: Any, tuned: Any, 
         state, rows, accepted = lax.fori_loop(0, thin, one, (state, jnp.int32(0), jnp.zeros(())))
         return state, (state[0], rows, accepted / thin)
 
-    def chain(state: Any, key: jax.Array) -> Any:
+    def chain(state: ChainState, key: jax.Array) -> tuple[ChainState, _Drawn]:
         return lax.scan(draw, state, jax.random.split(key, length))
 
     with jax.default_matmul_precision("highest"):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 import pyarrow as pa
 
 from shardmc.data.arrow import as_numpy
 from shardmc.errors import OptionError, unknown
+from shardmc.formulas.chunk import Level
 from shardmc.formulas.design import design_of
 from shardmc.formulas.families.family import Moments
 from shardmc.formulas.piecewise import Averages, averages
@@ -34,10 +35,10 @@ _STEP = 1e-4  # of a slope, in standard deviations of the predictor
 def contrast(
     posterior: Posterior,
     variable: str,
-    values: Sequence[Any] | None = None,
+    values: Sequence[object] | None = None,
     *,
     data: Data | None = None,
-    at: Mapping[str, Any] | None = None,
+    at: Mapping[str, object] | None = None,
     by: str | Sequence[str] = (),
     scale: Scale = "mean",
     compare: Comparison = "difference",
@@ -109,7 +110,7 @@ def marginal_effects(
     variable: str,
     *,
     data: Data | None = None,
-    at: Mapping[str, Any] | None = None,
+    at: Mapping[str, object] | None = None,
     by: str | Sequence[str] = (),
     scale: Scale = "mean",
     interval: float = INTERVAL,
@@ -158,7 +159,7 @@ class _Study:
     predictor: Predictor
     variable: str
     data: Data
-    at: Mapping[str, Any]
+    at: Mapping[str, object]
     by: tuple[str, ...]
     scale: str
     interval: tuple[float, str]
@@ -168,7 +169,7 @@ class _Study:
         posterior: Posterior,
         variable: str,
         data: Data | None,
-        at: Mapping[str, Any] | None,
+        at: Mapping[str, object] | None,
         by: str | Sequence[str],
         scale: str,
         interval: float,
@@ -195,11 +196,11 @@ class _Study:
         """What the column holds."""
         return self.predictor.kinds.get(self.variable, "text")
 
-    def with_value(self, rows: pa.Table, value: Any) -> pa.Table:
+    def with_value(self, rows: pa.Table, value: object) -> pa.Table:
         """The rows with this value of the variable."""
         return _replaced(rows, self.variable, [value] * len(rows))
 
-    def compared(self, values: Sequence[Any], compare: str, label: str) -> pd.DataFrame:
+    def compared(self, values: Sequence[object], compare: str, label: str) -> pd.DataFrame:
         """Averages of predictions with each of the values, compared with those with the first."""
         how = _comparison(self.predictor, self.scale, compare)
         found = self.averages(
@@ -279,13 +280,13 @@ class _Study:
         return table if len(titles) > 1 else table.set_axis(keys.get_level_values(0), axis=0)
 
 
-def _levels(posterior: Posterior, variable: str) -> list[Any]:
+def _levels(posterior: Posterior, variable: str) -> list[Level]:
     """The values that a contrast compares if none are given."""
     design = design_of(posterior)
     if design.kinds.get(variable) == "flag":
         return [False, True]
-    if variable not in design.columns:
-        raise unknown("predictor", variable, [*design.encoder.formula.columns])
+    if variable not in design.predictor_columns:
+        raise unknown("predictor", variable, design.predictor_columns)
     if variable not in design.encoder.levels:
         raise OptionError(
             f"Which values of {variable!r} should be compared? Give them, as in "
@@ -321,7 +322,7 @@ def _comparison(
     return lambda new, old: (new / (1 - new)) / (old / (1 - old))
 
 
-def _one_row(columns: Sequence[str], at: Mapping[str, Any]) -> pa.Table:
+def _one_row(columns: Sequence[str], at: Mapping[str, object]) -> pa.Table:
     """A table with one row, of the values given."""
     lacking = [name for name in columns if name not in at]
     if lacking:
@@ -331,7 +332,7 @@ def _one_row(columns: Sequence[str], at: Mapping[str, Any]) -> pa.Table:
     return pa.table({name: [at[name]] for name in columns})
 
 
-def _replaced(rows: pa.Table, name: str, values: Any) -> pa.Table:
+def _replaced(rows: pa.Table, name: str, values: Sequence[object] | np.ndarray) -> pa.Table:
     return rows.set_column(rows.column_names.index(name), name, pa.array(values))
 
 

@@ -6,22 +6,24 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NotRequired, TypedDict, cast, final
+from typing import NotRequired, TypedDict, TypeVar, cast, final
 
+import jax
 import numpy as np
 import pyarrow as pa
 
 from shardmc.data.columns import float_type
 from shardmc.errors import RunError
 from shardmc.formulas.chunk import Chunk, Kind, as_chunk
-from shardmc.formulas.encoder import Encoder
+from shardmc.formulas.encoder import Encoder, StoredEncoder
 from shardmc.formulas.families import Family, family_from_dict
-from shardmc.formulas.groups import Factor
+from shardmc.formulas.groups import Factor, StoredFactor
 from shardmc.formulas.priors import COEFFICIENTS, Prior
-from shardmc.formulas.roles import Roles
+from shardmc.formulas.roles import Roles, StoredRoles
 from shardmc.names import quoted_where_taken
 from shardmc.posterior import Posterior
 
+ArrayT = TypeVar("ArrayT", jax.Array, np.ndarray)
 VERSION = 1
 """Version of the stored form."""
 UNIT = "unit"
@@ -44,20 +46,20 @@ class StoredDesign(TypedDict):
     """A `Design` as JSON can hold it."""
 
     version: int
-    encoder: dict[str, Any]
-    roles: dict[str, Any]
-    family: dict[str, Any]
+    encoder: StoredEncoder
+    roles: StoredRoles
+    family: dict[str, object]
     kinds: dict[str, Kind]
     scaling: StoredScaling
     priors: dict[str, str]
     num_rows: int
-    factors: NotRequired[list[dict[str, Any]]]
+    factors: NotRequired[list[StoredFactor]]
 
 
 @final
 @dataclass(frozen=True)
 class Scaling:
-    """What is subtracted from and divided out of columns before they become float32; it does not change the result.
+    """The shifts and scales that columns lose before they become float32; they do not change the result.
 
     A column far from zero compared to its spread (a year, a time stamp) would lose its digits in float32, and the
     intercept would be a difference of large numbers. So the mean of such a column is subtracted.
@@ -129,7 +131,7 @@ class Design:
         equations = self.family.equations
         return tuple(f"{name}[{equation}]" for name in names for equation in equations) or names
 
-    def per_equation(self, coefficients: Any) -> Any:
+    def per_equation(self, coefficients: ArrayT) -> ArrayT:
         """Coefficients (..., coefficient) as (..., column, equation), if there are several linear predictors."""
         equations = self.family.equations
         if not equations:
@@ -161,6 +163,15 @@ class Design:
     @property
     def columns(self) -> list[str]:
         return list(self.kinds)
+
+    @property
+    def predictor_columns(self) -> list[str]:
+        """The columns that predictions can depend on: all but those of the response, with those that name groups."""
+        beside = [name for each in self.roles.besides_response.values() for name in each.columns]
+        varying = [each for factor in self.factors for each in factor.varying]
+        of_effects = [name for each in varying if each.encoder for name in each.encoder.kinds]
+        of_groups = [name for factor in self.factors for name in factor.columns]
+        return list(dict.fromkeys([*self.encoder.formula.columns, *beside, *of_effects, *of_groups]))
 
     def chunk(self, table: pa.Table, kinds: Mapping[str, Kind] | None = None) -> Chunk:
         """Some rows of a table as expressions and formulas take them."""
@@ -209,7 +220,7 @@ class Design:
 
     @cached_property
     def label(self) -> str:
-        """A text that identifies the design: another text, other rows or another model."""
+        """A text that identifies the design: if it differs, so do the encoded rows or the model."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
     def to_dict(self) -> StoredDesign:
@@ -229,23 +240,23 @@ class Design:
         return stored
 
     @staticmethod
-    def from_dict(stored: Mapping[str, Any]) -> Design:
+    def from_dict(stored: Mapping[str, object]) -> Design:
         """The design that `to_dict` wrote; nothing in it is executed. Factors come without their levels."""
         if stored.get("version") != VERSION:
             raise RunError(
                 f"The formula's design in the file has version {stored.get('version')!r}; this shardmc reads version "
                 f"{VERSION}."
             )
-        stored = cast(StoredDesign, stored)
+        known = cast(StoredDesign, stored)
         return Design(
-            Encoder.from_dict(stored["encoder"]),
-            Roles.from_dict(stored["roles"]),
-            family_from_dict(stored["family"]),
-            stored["kinds"],
-            Scaling.from_dict(stored["scaling"]),
-            {name: Prior.parse(text) for name, text in stored["priors"].items()},
-            stored["num_rows"],
-            tuple(Factor.from_dict(each) for each in stored.get("factors", ())),
+            Encoder.from_dict(known["encoder"]),
+            Roles.from_dict(known["roles"]),
+            family_from_dict(known["family"]),
+            known["kinds"],
+            Scaling.from_dict(known["scaling"]),
+            {name: Prior.parse(text) for name, text in known["priors"].items()},
+            known["num_rows"],
+            tuple(Factor.from_dict(each) for each in known.get("factors", ())),
         )
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 _DEPENDENT = 1e-6
-"""A column is dependent if less than this share of it is left without the others: float32 cannot see less."""
-_PARTNERS = 4  # that a message lists
+"""A column is dependent if less than this share of it is left without the others: float32 cannot resolve less."""
+_PARTNERS = 4  # columns that a message lists
 _HOW = "drop_collinear=True (--drop-collinear on the command line)"
 
 
@@ -171,7 +171,7 @@ _MOST_PARAMETERS = 1_000
 """Effects, of all factors that are not integrated out, that may be parameters."""
 _MOST_CORRELATIONS = 200
 _MOST_PADDED = 20
-"""Rows with padding, for rows without: groups with many effects are padded to the size of the largest."""
+"""The most that padding may multiply rows by: groups with many effects are padded to the size of the largest."""
 _FEW_GROUPS = 8
 
 
@@ -248,9 +248,9 @@ def _refuse_parameters(factors: Sequence[Factor]) -> None:
     integrated = next(f.name for f in factors if f.integrated)
     listed = ", ".join(f"{name!r} has {count:,}" for name, count in counts.items())
     raise ModelError(
-        f"The effects of {integrated!r} are integrated out, and those of all other factors are parameters. There may "
-        f"be {_MOST_PARAMETERS:,} of these, but {listed}. Merge levels, leave a factor out, or use a method for large "
-        "crossed factors such as lme4 or INLA."
+        f"The effects of {integrated!r} are integrated out, and those of all other factors are parameters. At most "
+        f"{_MOST_PARAMETERS:,} of these are possible, but {listed}. Merge levels, leave a factor out, or use a program "
+        "for large crossed factors, such as lme4 or INLA."
     )
 
 
@@ -284,7 +284,7 @@ def _constant(factor: Factor, names: Sequence[str]) -> Finding:
         "warning",
         "constant slopes",
         f"{listed} {'is' if len(names) == 1 else 'are'} constant within every group of {factor.name!r}, so no group "
-        "tells its slope. The sd of the slope only lets the variance between groups change with the column.",
+        "says anything about its slope. Its sd only lets the variance between groups change with the column.",
         "Leave the column out of the group term unless you mean that; it can stay a predictor.",
         {"factor": factor.name, "columns": list(names)},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from scipy.special import ndtri
@@ -97,7 +97,7 @@ def effect_draws(
     posterior: Posterior,
     factor: str | None = None,
     *,
-    groups: Sequence[Any],
+    groups: Sequence[object],
     draws: int = 1000,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
@@ -154,7 +154,7 @@ def _parameter_draws(posterior: Posterior, factor: Factor) -> np.ndarray:
     return draws[:, :, None] if factor.only_intercept else draws
 
 
-def _label(group: Any, factor: Factor | GroupMoments) -> str:
+def _label(group: object, factor: Factor | GroupMoments) -> str:
     parts = group if isinstance(group, tuple) else (group,)
     if len(parts) != len(factor.columns):
         raise OptionError(
@@ -165,8 +165,8 @@ def _label(group: Any, factor: Factor | GroupMoments) -> str:
 
 def _place(label: str, known: Mapping[str, int], factor: Factor | GroupMoments) -> int:
     if label not in known:
-        shown = label.replace(SEPARATOR, ":")
-        raise OptionError(f"{factor.name!r} has no group {shown!r} among its {len(known)} groups.")
+        group = label.replace(SEPARATOR, ":")
+        raise OptionError(f"{factor.name!r} has no group {group!r} among its {len(known)} groups.")
     return known[label]
 
 
@@ -178,7 +178,8 @@ class GroupPart:
     factor: Factor
     theta: np.ndarray  # (draw, dim)
     roots: np.ndarray  # (draw, effect, effect) of the covariance of effects
-    moments: Any
+    moments: GroupMoments | None
+    """What is known about effects that are integrated out."""
     parameters: np.ndarray | None  # (draw, level, effect)
     seed: int
     all_new: bool = False
@@ -231,6 +232,7 @@ class GroupPart:
     def _known(self, numbers: np.ndarray) -> np.ndarray:
         if self.parameters is not None:
             return self.parameters[:, numbers]
+        assert self.moments is not None
         parts = []
         for number in numbers:  # a group's draws do not depend on which other rows are predicted
             rng = np.random.default_rng([self.seed, Purpose.EFFECTS, 0, int(number)])

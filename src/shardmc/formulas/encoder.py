@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, NotRequired, TypedDict, final
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,24 @@ from shardmc.formulas.chunk import Chunk, Kind, Level, refuse_level
 from shardmc.formulas.formula import Formula, is_intercept
 from shardmc.names import quoted_where_taken
 from shardmc.types import plain
+
+if TYPE_CHECKING:
+    from formulaic.materializers.base import EncodedTermStructure
+
+State = Mapping[str, object]
+"""What a transform must know of all rows, by formulaic's names: numbers, lists and arrays."""
+
+
+class StoredEncoder(TypedDict):
+    """An `Encoder` as JSON can hold it."""
+
+    left_out: NotRequired[list[str]]
+    formula: str
+    kinds: dict[str, Kind]
+    levels: dict[str, list[Level]]
+    categories: dict[str, list[Level]]
+    states: dict[str, dict[str, object]]
+    names: list[str]
 
 
 @final
@@ -53,7 +71,7 @@ class Encoder:
     kinds: Mapping[str, Kind]
     levels: Mapping[str, Sequence[Level]]
     categories: Mapping[str, Sequence[Level]]
-    states: Mapping[str, Mapping[str, Any]]
+    states: Mapping[str, State]
     names: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     empty: tuple[str, ...] = field(default=(), compare=False)
@@ -65,7 +83,7 @@ class Encoder:
         kinds: Mapping[str, Kind],
         levels: Mapping[str, Sequence[Level]],
         categories: Mapping[str, Sequence[Level]],
-        states: Mapping[str, Mapping[str, Any]],
+        states: Mapping[str, State],
         sample: Chunk,
         num_rows: int,
     ) -> Encoder:
@@ -112,7 +130,8 @@ class Encoder:
             found = _names(spec)
             if tuple(name for name in found if name not in self.left_out) != self.names:
                 raise ModelError(
-                    f"The formula now makes the columns {', '.join(found)}, but the model has {', '.join(self.names)}."
+                    f"The formula now makes the columns {', '.join(found)}, but the model has {', '.join(self.names)}. "
+                    "Fit the model again."
                 )
             self._specs.append(spec)
         constant = [is_intercept(part.term) for part in spec.structure or () for _ in part.columns]
@@ -121,20 +140,22 @@ class Encoder:
             return matrix
         return matrix[:, [name not in self.left_out for name in _names(spec)]]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> StoredEncoder:
         """Plain lists, numbers and texts, as JSON can hold them."""
-        out = {"left_out": list(self.left_out)} if self.left_out else {}
-        return out | {
+        stored: StoredEncoder = {
             "formula": self.formula.text,
             "kinds": dict(self.kinds),
             "levels": {name: list(found) for name, found in self.levels.items()},
             "categories": {name: list(found) for name, found in self.categories.items()},
-            "states": plain(self.states),
+            "states": {key: plain(state) for key, state in self.states.items()},
             "names": list(self.names),
         }
+        if self.left_out:
+            stored["left_out"] = list(self.left_out)
+        return stored
 
     @staticmethod
-    def from_dict(stored: Mapping[str, Any]) -> Encoder:
+    def from_dict(stored: StoredEncoder) -> Encoder:
         """The encoder that `to_dict` wrote; its formula is checked like a new one."""
         formula = Formula(stored["formula"])
         formula.check_columns({**dict.fromkeys(formula.response.columns, "number"), **stored["kinds"]})
@@ -194,7 +215,7 @@ def _names(spec: ModelSpec) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _is_column(part: Any) -> bool:
+def _is_column(part: EncodedTermStructure) -> bool:
     """Whether a term is an untransformed column of numbers."""
     first, *others = part.term.factors
     return not others and first.eval_method is Factor.EvalMethod.LOOKUP and part.columns == [first.expr]
@@ -226,18 +247,20 @@ def _explained(error: Exception) -> DataError | ModelError:
     return ModelError(f"The formula cannot be computed on these rows: {text}.")
 
 
-def _scaled(state: Mapping[str, Any], num_rows: int, sampled: int) -> dict[str, Any]:
+def _scaled(state: State, num_rows: int, sampled: int) -> State:
     """The state for all rows from that of a sample: sums of squares grow with the number of rows."""
-    known = dict(state)
-    if "norms2" in known:
-        known["norms2"] = {k: v * num_rows / sampled for k, v in known["norms2"].items()}
-    return known
+    norms = state.get("norms2")
+    if not isinstance(norms, Mapping):
+        return state
+    return {**state, "norms2": {k: v * num_rows / sampled for k, v in norms.items()}}
 
 
-def _restored(state: Mapping[str, Any]) -> dict[str, Any]:
+def _restored(state: State) -> State:
     """Restore what JSON cannot hold: numbers as keys, and matrices."""
     restored = {
-        key: {int(k): v for k, v in value.items()} if key in ("alpha", "norms2") else value
+        key: {int(k): v for k, v in value.items()}
+        if key in ("alpha", "norms2") and isinstance(value, Mapping)
+        else value
         for key, value in state.items()
     }
     if isinstance(restored.get("constraints"), list):

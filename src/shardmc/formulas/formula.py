@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 from formulaic import Formula as ParsedFormula
-from formulaic import SimpleFormula
+from formulaic import SimpleFormula, StructuredFormula
 from formulaic.errors import FormulaicError
 from formulaic.parser import DefaultFormulaParser
-from formulaic.parser.types import ASTNode, Factor, Term, Token
+from formulaic.parser.types import ASTNode, Factor, Term
 
 from shardmc.errors import ModelError
 from shardmc.formulas.expression import (
@@ -155,17 +155,19 @@ def is_intercept(term: Term) -> bool:
     return all(factor.eval_method is Factor.EvalMethod.LITERAL for factor in term.factors)
 
 
-def _parse(text: str, context: Mapping[str, Any] | None = None) -> Any:
+def _parse(text: str, free: Sequence[str] | None = None) -> SimpleFormula | StructuredFormula:
+    """What formulaic makes of a formula. `free` are the columns that `.` stands for, if it may have one."""
     if not isinstance(text, str) or len(text) > LONGEST:
         raise ModelError(
             f"A formula must be text such as 'y ~ x1 + x2' of at most {LONGEST} characters; {type(text).__name__} "
             f"{f'of {len(text)} characters ' if isinstance(text, str) else ''}was given."
         )
     try:
-        free = (context or {}).get(_AVAILABLE, ())
+        context = None if free is None else {_AVAILABLE: free}
+        tree = DefaultFormulaParser().parse(text, target="ast", context=context)
         refuse_above(
             "terms",
-            _terms_of(DefaultFormulaParser().parse(text, target="ast", context=context), len(free)),
+            _terms_of(tree, len(free or ())) if isinstance(tree, ASTNode) else 1.0,
             f"The formula {_shortened(text)!r} expands to many terms, or its powers are too high",
             ModelError,
         )
@@ -189,26 +191,24 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def _terms_of(tree: ASTNode | Token | None, columns: int) -> float:
+def _terms_of(tree: ASTNode, columns: int) -> float:
     """An upper bound on the number of terms while formulaic expands a formula. Equal terms count separately.
 
     `columns` is what `.` stands for. The tree may be deeper than Python's stack.
     """
     counts: dict[int, float] = {}
-    waiting: list[Any] = [tree]
+    waiting = [tree]
     while waiting:
         node = waiting[-1]
-        inner = [arg for arg in node.args if isinstance(arg, ASTNode)] if isinstance(node, ASTNode) else []
-        missing = [arg for arg in inner if id(arg) not in counts]
+        missing = [arg for arg in node.args if isinstance(arg, ASTNode) and id(arg) not in counts]
         if missing:
             waiting += missing
             continue
         waiting.pop()
-        if isinstance(node, ASTNode):
-            counts[id(node)] = _expanded_count(
-                node.operator.symbol, [(counts.get(id(arg), 1.0), str(arg)) for arg in node.args], columns
-            )
-    return counts.get(id(tree), 1.0)
+        counts[id(node)] = _expanded_count(
+            node.operator.symbol, [(counts.get(id(arg), 1.0), str(arg)) for arg in node.args], columns
+        )
+    return counts[id(tree)]
 
 
 def _expanded_count(symbol: str, parts: list[tuple[float, str]], columns: int) -> float:
@@ -243,10 +243,8 @@ def _expanded(text: str, columns: Sequence[str], taken: Sequence[str]) -> str:
             raise ModelError(
                 f"A formula cannot name the column {name!r}, which `.` includes: rename it, or write out the columns."
             )
-    parsed = _parse(text, {_AVAILABLE: free})
-    if not isinstance(getattr(parsed, "rhs", None), SimpleFormula):
-        return text
-    return _joined(left, parsed.rhs)
+    terms = getattr(_parse(text, free), "rhs", None)
+    return _joined(left, terms) if isinstance(terms, SimpleFormula) else text
 
 
 def _joined(left: str, terms: Iterable[Term]) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import NotRequired, TypedDict, final
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from shardmc.data import Source
 from shardmc.data.arrow import find_levels, labels, level_keys
 from shardmc.errors import DataError, ModelError
 from shardmc.formulas.chunk import Chunk
-from shardmc.formulas.encoder import Encoder
+from shardmc.formulas.encoder import Encoder, StoredEncoder
 from shardmc.formulas.spelling import without_terms
 
 _OPEN, _CLOSE = "([{", ")]}"
@@ -118,6 +118,27 @@ def _terms(effects: str, right: str, text: str) -> list[GroupTerm]:
     return [GroupTerm(effects, each, match[1] == "|") for each in found]
 
 
+class StoredVarying(TypedDict):
+    """A `Varying` as JSON can hold it."""
+
+    encoder: StoredEncoder | None
+    has_intercept: bool
+    sds: list[float]
+    correlated: bool
+
+
+class StoredFactor(TypedDict):
+    """A `Factor` as JSON can hold it."""
+
+    labels: NotRequired[list[str]]
+    columns: list[str]
+    varying: list[StoredVarying]
+    integrated: bool
+    standardised: bool
+    levels: str
+    """A hash of the levels."""
+
+
 @final
 @dataclass(frozen=True)
 class Varying:
@@ -148,7 +169,7 @@ class Varying:
         """Units of the columns, (effect,)."""
         return np.concatenate([np.ones(int(self.has_intercept)), self.sds])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> StoredVarying:
         return {
             "encoder": None if self.encoder is None else self.encoder.to_dict(),
             "has_intercept": self.has_intercept,
@@ -157,7 +178,7 @@ class Varying:
         }
 
     @staticmethod
-    def from_dict(stored: Mapping[str, Any]) -> Varying:
+    def from_dict(stored: StoredVarying) -> Varying:
         encoder = stored["encoder"]
         return Varying(
             None if encoder is None else Encoder.from_dict(encoder),
@@ -179,7 +200,7 @@ class Factor:
     levels: pd.Index = field(compare=False, repr=False)
     counts: np.ndarray = field(compare=False, repr=False)  # (level,) rows
     standardised: bool = False
-    """Whether parameters are effects divided by their sd, not the effects: better where the rows say little of them."""
+    """Whether parameters are effects divided by their sd: better where the rows say little about the effects."""
 
     @property
     def name(self) -> str:
@@ -228,7 +249,7 @@ class Factor:
         )
 
     def codes(self, table: pa.Table, *, strict: bool = True) -> np.ndarray:
-        """The numbers of the rows' groups; -1 for a group that is not known, or an error."""
+        """The numbers of the rows' groups. An unknown group is an error, or -1 if not `strict`."""
         found = self.levels.get_indexer(level_keys(table, self.columns))
         if strict and (found < 0).any():
             raise DataError(f"The groups of {self.name!r} changed while the rows were read; run again.")
@@ -241,20 +262,21 @@ class Factor:
     def levels_hash(self) -> str:
         return hashlib.sha256("\x1f".join(map(str, self.levels)).encode()).hexdigest()[:16]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> StoredFactor:
         """As JSON can hold it: with labels only if the effects are parameters, because others may be very many."""
-        labels = {} if self.integrated else {"labels": list(self.labels)}
-        return {
-            **labels,
+        stored: StoredFactor = {
             "columns": list(self.columns),
             "varying": [each.to_dict() for each in self.varying],
             "integrated": self.integrated,
             "standardised": self.standardised,
             "levels": self.levels_hash,
         }
+        if not self.integrated:
+            stored["labels"] = list(self.labels)
+        return stored
 
     @staticmethod
-    def from_dict(stored: Mapping[str, Any]) -> Factor:
+    def from_dict(stored: StoredFactor) -> Factor:
         """The factor that `to_dict` wrote, without levels if they are integrated out."""
         varying = tuple(Varying.from_dict(each) for each in stored["varying"])
         labels = pd.Index(stored.get("labels", ()), dtype=object)

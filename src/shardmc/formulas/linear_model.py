@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ import numpy as np
 
 from shardmc.data.reduction import CONSTANT
 from shardmc.formulas.design import CENTERED, Design
+from shardmc.formulas.families.family import Declared, Start
 from shardmc.formulas.mixed import (
     GroupLogLikelihood,
     log_prior_of,
@@ -68,14 +68,14 @@ def note_on_location(design: Design) -> tuple[str, ...]:
     )
 
 
-def build_model(design: Design, start: Mapping[str, Any]) -> Model:
+def build_model(design: Design, start: Start) -> Model:
     """The model, with coefficients on the scale of the original columns.
 
     eta = location + sum_k b_k x_k. If columns are shifted, the sampled location belongs to the shifted columns at zero,
     and `named_draws` computes that of the original columns.
     """
     location = location_name(design)
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Declared] = {}
     if design.has_location:
         parameters[location] = design.family.location_support
     if design.names:
@@ -244,7 +244,7 @@ class _Asked:
     text: str
     family: type
     design: Design = field(compare=False)
-    start: dict[str, Any] = field(compare=False)
+    start: Start = field(compare=False)
 
 
 @lru_cache(maxsize=8)
@@ -252,10 +252,10 @@ def _built(asked: _Asked) -> Model:
     return build_model(asked.design, asked.start)
 
 
-def _start(prepared: Prepared) -> dict[str, Any]:
+def _start(prepared: Prepared) -> Start:
     """Where to look for the mode first: the null model, whatever the user's priors."""
     design, response = prepared.design, prepared.response
-    start: dict[str, Any] = {
+    start: dict[str, float | np.ndarray] = {
         name: prior.middle for name, prior in design.family.default_priors(response).items()
     }
     start |= design.family.start(response)

@@ -7,9 +7,9 @@ independent given the parameters, and PSIS-LOO holds for groups as it does for r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
@@ -53,20 +53,27 @@ from shardmc.posterior.prediction import AT_ONCE
 from shardmc.programs.compiled import jit
 from shardmc.sample import Auto
 from shardmc.seeds import Purpose, checked_seed, generator
-from shardmc.types import Data, Rows
+from shardmc.types import Data, Rows, RowValues
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
 def loo_of_formula(
-    posterior: Posterior, data: Data, *, weights: Any, by: str | None, sample: int, draws: int, seed: int
+    posterior: Posterior,
+    data: Data,
+    *,
+    weights: RowValues,
+    by: str | None,
+    sample: int,
+    draws: int,
+    seed: int,
 ) -> Loo:
     """`Posterior.loo` for a formula: the log density of the response in its own units; missing rows are left out."""
     if posterior.adjusted is not None:
         raise OptionError(
             "loo needs draws of the model's posterior, and these were adjusted (robust or survey_weights): compare "
-            "models that were fitted without."
+            "models that were fitted without either."
         )
     design = design_of(posterior)
     if design.factors or by is not None:
@@ -107,7 +114,7 @@ def loo_of_groups(
     data: Data,
     by: str | None,
     *,
-    weights: Any,
+    weights: RowValues,
     sample: int,
     draws: int,
     seed: int,
@@ -243,7 +250,9 @@ class _Groups:
         return recentered(job, blocks, theta, Nodes.at(self.model, _PLACE, _PLACE))
 
 
-def _over(program: Any, theta: np.ndarray, rows: Any, cells: int) -> np.ndarray:
+def _over(
+    program: Callable[[jax.Array, Rows], jax.Array], theta: np.ndarray, rows: Rows, cells: int
+) -> np.ndarray:
     """Values (draw, ...) of a program, a few draws at a time."""
     at_once = max(1, math.ceil(AT_ONCE / cells))
     parts: Sequence[np.ndarray] = [
@@ -254,7 +263,7 @@ def _over(program: Any, theta: np.ndarray, rows: Any, cells: int) -> np.ndarray:
 
 
 def with_rows_of_formula(
-    posterior: Posterior, data: Data, *, weights: Any, rows: int, draws: int, seed: int
+    posterior: Posterior, data: Data, *, weights: RowValues, rows: int, draws: int, seed: int
 ) -> xr.DataTree:
     """`Posterior.to_arviz` for a formula.
 

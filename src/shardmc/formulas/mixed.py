@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import numpy as np
 
 from shardmc.data.grouped import GroupedRows
 from shardmc.data.reduction import CONSTANT, Reduction
+from shardmc.formulas.families.family import Declared
 from shardmc.formulas.groups import Factor
 from shardmc.formulas.priors import Prior, rounded
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal
@@ -65,9 +66,9 @@ def effects_of(factor: Factor, params: Params) -> jax.Array:
     return sampled @ root_of_covariance(factor, params).T / jnp.asarray(factor.units, sampled.dtype)
 
 
-def parameters_of(factor: Factor) -> dict[str, Any]:
+def parameters_of(factor: Factor) -> dict[str, Declared]:
     """Parameters that a factor adds to a model, with their shapes and supports."""
-    found: dict[str, Any] = {sd_parameter(factor): Parameter(len(factor.effects), "positive")}
+    found: dict[str, Declared] = {sd_parameter(factor): Parameter(len(factor.effects), "positive")}
     for number, (_, size) in enumerate(factor.correlated):
         found[correlation_parameter(factor, number)] = Parameter((size, size), "corr_cholesky")
     if not factor.integrated:
@@ -289,7 +290,7 @@ def default_priors(factor: Factor, scale: float) -> dict[str, Prior]:
     return found | ({f"cor_{factor.name}": Prior("lkj", (1.0,))} if factor.correlated else {})
 
 
-def start_of(factor: Factor, scale: float) -> dict[str, Any]:
+def start_of(factor: Factor, scale: float) -> dict[str, np.ndarray]:
     """Where the search for the mode starts: effects of moderate size."""
     return {sd_parameter(factor): 0.2 * scale / factor.units}
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Protocol, final
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,16 @@ from shardmc.posterior.prediction import AT_ONCE, MOST
 from shardmc.posterior.result import INTERVAL, IntervalKind
 from shardmc.types import Data
 
-_WRITERS: dict[str, Callable[[Any, pa.Schema], Any]] = {
+
+class _Writer(Protocol):
+    """Writes tables to a file, one after the other."""
+
+    def write_table(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None: ...
+
+
+_WRITERS: dict[str, Callable[[Path, pa.Schema], _Writer]] = {
     ".parquet": pq.ParquetWriter,
     ".pq": pq.ParquetWriter,
     ".csv": pyarrow.csv.CSVWriter,
@@ -95,7 +104,7 @@ def predict_file(
 
 def _write(
     path: Path,
-    writer_of: Callable[[Any, pa.Schema], Any],
+    writer_of: Callable[[Path, pa.Schema], _Writer],
     summary: PredictionSummary,
     rows: Data,
     keys: Sequence[str],
@@ -133,6 +142,8 @@ def _with_keys(summary: PredictionSummary, piece: Piece, keys: Sequence[str]) ->
 
 Quantities = Callable[[pa.Table], Sequence[np.ndarray]]
 """Rows of a table -> some quantities of each row, (draw, row) or (draw, row, level)."""
+Group = tuple[object, ...]
+"""The values of the columns that name a group."""
 
 
 @final
@@ -141,8 +152,8 @@ class Averages:
     """Sums of quantities over the rows of each group."""
 
     by: Sequence[str]
-    sums: dict[tuple[Any, ...], np.ndarray] = field(default_factory=dict)  # (quantity, draw) or (..., level)
-    counts: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    sums: dict[Group, np.ndarray] = field(default_factory=dict)  # (quantity, draw) or (..., level)
+    counts: dict[Group, int] = field(default_factory=dict)
 
     def add(self, rows: pa.Table, quantities: Sequence[np.ndarray]) -> None:
         """Add rows."""
@@ -164,7 +175,7 @@ class Averages:
                 "group by fewer values, or ask for fewer draws (draws=)."
             )
 
-    def means(self) -> dict[tuple[Any, ...], np.ndarray]:
+    def means(self) -> dict[Group, np.ndarray]:
         """Group -> averages (quantity, draw) or (quantity, draw, level), in the groups' order."""
         keys = list(pd.MultiIndex.from_tuples(self.sums).sort_values()) if self.by else [()]
         return {key: self.sums[key] / self.counts[key] for key in keys}
@@ -185,6 +196,7 @@ def averages(
         if len(piece.table):
             found.add(piece.table, quantities(piece.table))
     if not found.sums:
-        raise OptionError(f"There is nothing to average over. {count.sentence('all are left out')}")
+        why = count.sentence("all are left out") or "The table has no rows."
+        raise OptionError(f"There is nothing to average over. {why}")
     count.warn("they are left out of the averages")
     return found

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Kind = Literal["link", "mean", "interval", "response", "draws"]
 KINDS: tuple[str, ...] = ("link", "mean", "interval", "response", "draws")
 GROUPS: tuple[str, ...] = ("known", "new", "population")
-_KEY = "\x1f"  # before the name of a factor; no column of a table that a formula can name begins so
+_KEY = "\x1f"  # starts the key of a factor's labels; no column that a formula can name starts with it
 
 
 @final
@@ -98,7 +98,7 @@ class Predictor:
         return list(dict.fromkeys(name for part in self.groups for name in part.factor.columns))
 
     def with_groups(self, chunk: Chunk, table: pa.Table) -> Chunk:
-        """A chunk with the labels of its rows' groups, under keys that are no names of columns."""
+        """A chunk with the labels of its rows' groups, under keys that are not names of columns."""
         return chunk | {_KEY + p.factor.name: labels_of(table, p.factor.columns) for p in self.groups}
 
     def linear(self, chunk: Chunk, count: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ from shardmc.formulas.formula import Formula
 from shardmc.formulas.groups import Factor, GroupTerm, Varying, find_factors, says_little, split_formula
 from shardmc.formulas.mixed import default_priors, needs_whole_groups, reduction_of
 from shardmc.formulas.priors import Prior, choose_priors
-from shardmc.formulas.roles import Roles, levels_of
+from shardmc.formulas.roles import RoleOptions, Roles, levels_of
 from shardmc.formulas.scan import (
     DesignSummary,
     TableSummary,
@@ -80,7 +80,7 @@ def prepare(
     quantiles, centring constraints of splines and orthogonal polynomials are learned from 200,000 random rows, if
     there are more.
     """
-    options = {"offset": offset, "exposure": exposure, "trials": trials, "censored": censored}
+    options: RoleOptions = {"offset": offset, "exposure": exposure, "trials": trials, "censored": censored}
     parsed = _parsed(text, source.column_names, family, options, taken)
     read = [*parsed.columns, *parsed.grouping]
     refuse_unknown(read, source)
@@ -145,7 +145,7 @@ class _Parsed:
 
 
 def _parsed(
-    text: str, columns: Sequence[str], family: Family, options: Mapping[str, Any], taken: Sequence[str]
+    text: str, columns: Sequence[str], family: Family, options: RoleOptions, taken: Sequence[str]
 ) -> _Parsed:
     """A formula and its options: offset, exposure, trials, censored. Some of them may be part of the text."""
     counts: tuple[str, ...] = ()

@@ -71,7 +71,8 @@ _ONLY = {
 }
 """Priors for which there is one kind of parameter, which takes no other."""
 _ANY_SIGN = {"loc"}  # arguments that need not be positive
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+"""A number as a text of priors or options of a family may have it."""
 
 
 @final
@@ -128,7 +129,7 @@ class Prior:
         match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*(?:\(([^()]*)\))?\s*", text)
         parts = [p.strip() for p in (match[2] or "").split(",")] if match else []
         parts = [] if parts == [""] else parts
-        if match is None or not all(re.fullmatch(_NUMBER, p) for p in parts):
+        if match is None or not all(re.fullmatch(NUMBER, p) for p in parts):
             raise OptionError(
                 f"Prior {text!r} is not understood: write a name and numbers, as in 'normal(0, 2.5)' or "
                 f"'exponential(1)'. Valid: {', '.join(_signature(n) for n in sorted(_DENSITIES))}."

@@ -23,13 +23,15 @@ from shardmc.formulas.linear_model import location_name, model_of, named_draws, 
 from shardmc.formulas.mixed import effect_parameter
 from shardmc.formulas.predictive_check import with_predictive_check
 from shardmc.formulas.preparing import Prepared, prepare
+from shardmc.formulas.priors import Prior
 from shardmc.formulas.robust import Robust
+from shardmc.formulas.roles import RoleOptions
 from shardmc.model import Model
 from shardmc.model.variables import Label, Variable
 from shardmc.names import quoted_where_taken
 from shardmc.pipeline import fit, open_rows
 from shardmc.posterior import Posterior, Regression
-from shardmc.types import Data, Finding
+from shardmc.types import Data, Finding, RowValues
 
 
 @knows_its_options(fit)
@@ -37,7 +39,7 @@ def glm(
     formula: str,
     data: Data,
     family: str | Family = "gaussian",
-    priors: Mapping[str, Any] | None = None,
+    priors: Mapping[str, str | Prior] | None = None,
     *,
     offset: str | None = None,
     exposure: str | None = None,
@@ -45,7 +47,7 @@ def glm(
     censored: str | None = None,
     drop_missing: bool = False,
     drop_collinear: bool = False,
-    survey_weights: Any = None,
+    survey_weights: RowValues = None,
     robust: bool | str = False,
     predictive: bool = True,
     **fit_options: Any,
@@ -144,10 +146,10 @@ class _Formula:
         self,
         text: str,
         family: Family,
-        priors: Mapping[str, Any] | None,
-        roles: Mapping[str, Any],
-        drop: Mapping[str, Any],
-        rowwise: Mapping[str, Any],
+        priors: Mapping[str, str | Prior] | None,
+        roles: RoleOptions,
+        drop: Mapping[str, bool],
+        rowwise: Mapping[str, RowValues | SurveyWeights],
         robust: Robust | None = None,
         predictive: bool = False,
     ) -> None:
@@ -186,7 +188,7 @@ class _Formula:
         # The likelihood of groups is ours, and known to be right; that of rows may have a user's own family.
         return (prepared.source, model) if prepared.design.unit else open_rows(model, prepared.source, seed)
 
-    def _given(self, option: str) -> Any:
+    def _given(self, option: str) -> RowValues:
         """Weights or strata as the user gave them: a column's name, one value per row, or None."""
         given = self._rowwise[option]
         return given.values if isinstance(given, SurveyWeights) else given
@@ -241,7 +243,7 @@ def _separation(prepared: Prepared) -> tuple[Finding, ...]:
             "separation",
             f"Complete separation: {listed} by {'itself' if len(names) == 1 else 'themselves'} "
             f"predict{'s' if len(names) == 1 else ''} some outcomes of {response!r} without error, so only the prior "
-            "keeps the coefficient finite.",
+            f"keeps {'the coefficient' if len(names) == 1 else 'the coefficients'} finite.",
             "Merge the level with another, leave the column out, or give its coefficient a prior that you believe, "
             f'such as priors={{{names[0]!r}: "normal(0, 2.5)"}}.',
             {"columns": names},
@@ -338,7 +340,7 @@ def labels_in(column: str, expressions: Sequence[str]) -> tuple[int, list[str]] 
     return (used, found) if used and not rest else None
 
 
-def _cutpoints(design: Design, draws: Mapping[str, Any]) -> list[Variable]:
+def _cutpoints(design: Design, draws: Mapping[str, np.ndarray]) -> list[Variable]:
     """Cutpoints lie between two levels of the response."""
     levels = design.family.levels_of_response
     if not design.family.location_is_auxiliary or levels is None:

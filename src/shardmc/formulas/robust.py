@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from shardmc.model import Model
 from shardmc.model.precision import double_precision
 from shardmc.posterior import Adjusted, Posterior
 from shardmc.programs.compiled import jit
-from shardmc.types import Finding, Frame
+from shardmc.types import Finding, Frame, Rows, RowValues
 
 _CELLS = 1 << 22
 """Scores that are computed at once: rows times parameters."""
@@ -46,10 +46,10 @@ class Robust:
     """
 
     clusters: str | None = None
-    weights: Any = None
+    weights: RowValues | SurveyWeights = None
 
     @staticmethod
-    def of(robust: bool | str, weights: Any) -> Robust | None:
+    def of(robust: bool | str, weights: RowValues | SurveyWeights) -> Robust | None:
         """From the options of `glm`. Weights of a survey always need an adjustment."""
         if not isinstance(robust, bool | str):
             raise OptionError(
@@ -115,26 +115,29 @@ class Robust:
     def _scores(self, frame: Frame, model: Model, source: Source, design: Design) -> _Scores:
         """The scores of all rows at the mode, in the frame's coordinates, in one pass over the rows."""
         counted = read_weights(source, self.weights)
-        named = [name for name in (self.clusters, counted.given) if isinstance(name, str)]
+        given = counted.given
+        if given is not None and not isinstance(given, str):
+            given = np.asarray(given)
+        named = [name for name in (self.clusters, given) if isinstance(name, str)]
         count = max(1, min(_CELLS // model.dim, source.num_rows))
         codes, total, start = _Codes(), _Scores(model.dim, self.is_survey), 0
         with double_precision():
             score = _score_function(model, frame)
             for table in source.tables(list(dict.fromkeys([*design.columns, *named])), count):
                 rows = _padded(design.rows(table), count)
-                weights = _weights_of(counted.given, table, start) * counted.factor
+                weights = _weights_of(given, table, start) * counted.factor
                 here = np.asarray(score(rows))[: len(table)]
                 total.add(here, weights, None if self.clusters is None else codes.of(self.clusters, table))
                 start += len(table)
         return total
 
 
-def _score_function(model: Model, frame: Frame) -> Any:
+def _score_function(model: Model, frame: Frame) -> Callable[[Rows], jax.Array]:
     """rows -> gradients (row, dim) of every row's log-likelihood at the frame's centre, in its coordinates."""
     center, basis = jnp.asarray(frame.center), jnp.asarray(frame.basis)
 
     @jit
-    def scores(rows: Any) -> jax.Array:
+    def scores(rows: Rows) -> jax.Array:
         at = jnp.zeros_like(center)
         return jax.jacfwd(lambda u: model.log_likelihood(center + basis @ u, rows))(at)
 
@@ -147,7 +150,8 @@ def _padded(rows: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]
     return {name: values[index] for name, values in rows.items()}
 
 
-def _weights_of(given: Any, table: pa.Table, start: int) -> np.ndarray:
+def _weights_of(given: str | np.ndarray | None, table: pa.Table, start: int) -> np.ndarray:
+    """Weights of the rows of a piece, (row,), from a column or from one number for each row of the whole table."""
     if given is None:
         return np.ones(len(table))
     values = as_numpy(table.column(given)) if isinstance(given, str) else given[start : start + len(table)]
@@ -159,7 +163,7 @@ def _weights_of(given: Any, table: pa.Table, start: int) -> np.ndarray:
 class _Codes:
     """Numbers of clusters, in the order in which their values come."""
 
-    known: dict[Any, int] = field(default_factory=dict)
+    known: dict[object, int] = field(default_factory=dict)
 
     def of(self, column: str, table: pa.Table) -> np.ndarray:
         """The number of each row's cluster, (row,)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import NotRequired, TypedDict, final
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,26 @@ from shardmc.formulas.expression import (
 from shardmc.formulas.families import Family, families_with
 
 _LOGARITHM = re.compile(r"(?:np\.)?log(?:2|10|1p)?\((.+)\)")
+
+
+class RoleOptions(TypedDict):
+    """The options of `glm` that say what belongs to the response, as the user gave them."""
+
+    offset: str | None
+    exposure: str | None
+    trials: str | int | None
+    censored: str | None
+
+
+class StoredRoles(TypedDict):
+    """`Roles` as JSON can hold them."""
+
+    response: str
+    trials: str | int | None
+    offset: NotRequired[str]
+    exposure: NotRequired[str]
+    censored: NotRequired[str]
+    counts: NotRequired[list[str]]
 
 
 @final
@@ -194,15 +214,21 @@ class Roles:
                 "rows without trials."
             )
 
-    def to_dict(self) -> dict[str, Any]:
-        texts = {role: expression.text for role, expression in self.besides_response.items()}
+    def to_dict(self) -> StoredRoles:
+        trials = self.trials.text if isinstance(self.trials, Expression) else self.trials
+        stored: StoredRoles = {"response": self.response.text, "trials": trials}
+        if self.offset is not None:
+            stored["offset"] = self.offset.text
+        if self.exposure is not None:
+            stored["exposure"] = self.exposure.text
         if self.censored is not None:
-            texts["censored"] = self.censored.text
-        counts = {"counts": list(self.counts)} if self.counts else {}
-        return {"response": self.response.text, "trials": self.trials} | texts | counts
+            stored["censored"] = self.censored.text
+        if self.counts:
+            stored["counts"] = list(self.counts)
+        return stored
 
     @staticmethod
-    def from_dict(stored: Mapping[str, Any]) -> Roles:
+    def from_dict(stored: StoredRoles) -> Roles:
         trials = stored["trials"]
         return Roles(
             parse_expression(stored["response"]),
@@ -258,8 +284,8 @@ def _expression(role: str, given: str | None, columns: Sequence[str] = ()) -> Ex
         return None
     if not isinstance(given, str):
         raise OptionError(
-            f"{role} must be the name of a column, or an expression of columns such as 'np.log(months)'; "
-            f"{type(given).__name__} was given."
+            f"{role} must be {'a whole number, ' if role == 'trials' else ''}the name of a column, or an expression of "
+            f"columns such as 'np.log(months)'; {type(given).__name__} was given."
         )
     # The name of a column may look like arithmetic.
     expression = parse_expression(quoted(given) if given in columns else given)

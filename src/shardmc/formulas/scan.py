@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from shardmc.formulas.chunk import (
     merged_order,
     missing,
 )
-from shardmc.formulas.encoder import Encoder
+from shardmc.formulas.encoder import Encoder, State
 from shardmc.formulas.expression import Expression
 from shardmc.formulas.families import Family, Moments, ResponseSummary
 from shardmc.formulas.formula import Formula
@@ -53,7 +53,7 @@ class TableSummary:
     response: ResponseSummary = field(default_factory=lambda: ResponseSummary(""))
     sample: pa.Table | None = None
 
-    def states(self, formula: Formula) -> dict[str, dict[str, Any]]:
+    def states(self, formula: Formula) -> dict[str, State]:
         """What the transforms of a formula must know of all rows: means, scales, bounds."""
         transforms = (t for expression in formula.expressions.values() for t in expression.transforms)
         return {t.key: t.state(self.ranges[t.key], formula.has_intercept) for t in transforms}
@@ -167,10 +167,10 @@ def _listed(expression: Expression, levels: Mapping[str, list[Level]]) -> list[L
     return list(levels[str(expression.category_column)])
 
 
-def _refuse_many(name: str, found: set[Any], *, bare: bool) -> None:
+def _refuse_many(name: str, found: set[Level], *, bare: bool) -> None:
     if len(found) > MOST_LEVELS:
         if bare:
-            _refuse_numbers_as_text(name, sorted(found))
+            _refuse_numbers_as_text(name, sorted(map(str, found)))
         raise DataError(
             f"{name!r} has more than {MOST_LEVELS} levels, each of which would have a coefficient; group them, or "
             "take a number that describes them instead."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -39,8 +39,8 @@ class Transform:
     function: str
     key: str
     inner: str
-    positional: tuple[Any, ...] = ()
-    named: tuple[tuple[str, Any], ...] = ()
+    positional: tuple[object, ...] = ()
+    named: tuple[tuple[str, object], ...] = ()
 
     @staticmethod
     def of(node: ast.Call, function: str) -> Transform:
@@ -54,18 +54,21 @@ class Transform:
             ) from None
         frozen = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in named)
         transform = Transform(function, source_of(node), source_of(node.args[0]), positional, frozen)
-        transform.check()
+        if function in _SCALINGS:
+            transform._scaling_options()
         return transform
 
-    def check(self) -> None:
-        """Refuse options of center, scale and standardize that are not of their kind."""
-        for name, value in self._options().items() if self.function in _SCALINGS else ():
-            wanted = "a whole number" if name == "ddof" else "True, False or a number"
-            if not isinstance(value, int if name == "ddof" else int | float):
+    def _scaling_options(self) -> dict[str, float]:
+        """The options of center, scale or standardize. Refuses those that are not numbers or truth values."""
+        found: dict[str, float] = {}
+        given = dict(zip(_SCALINGS[self.function], self.positional, strict=False)) | dict(self.named)
+        for name, value in given.items():
+            is_count = name == "ddof"
+            if not isinstance(value, int | float) or (is_count and not isinstance(value, int)):
+                wanted = "a whole number" if is_count else "True, False or a number"
                 raise ModelError(f"{self.key!r} is not allowed: {name} must be {wanted}.")
-
-    def _options(self) -> dict[str, Any]:
-        return dict(zip(_SCALINGS[self.function], self.positional, strict=False)) | dict(self.named)
+            found[name] = value
+        return found
 
     @property
     def num_columns(self) -> float:
@@ -78,21 +81,21 @@ class Transform:
         ]
         return max([1, *(size for size in sizes if isinstance(size, int | float))])
 
-    def state(self, moments: Moments, has_intercept: bool = False) -> dict[str, Any]:
+    def state(self, moments: Moments, has_intercept: bool = False) -> dict[str, object]:
         """What it must know of all rows, given the moments of its argument.
 
         Means, scales and the bounds of splines are exact. Knots at quantiles and orthogonal polynomials are not here:
         they are learned from a sample. Beside an intercept, splines whose columns add up to a constant are centred.
         """
         if self.function in _SPLINES:
-            known = {"lower_bound": float(moments.low), "upper_bound": float(moments.high)}
+            known: dict[str, object] = {"lower_bound": float(moments.low), "upper_bound": float(moments.high)}
             if has_intercept and self.function in _CONSTRAINED:
-                known |= {"constraints": "center"}
+                known["constraints"] = "center"
             return {name: value for name, value in known.items() if name not in dict(self.named)}
         return self._scaling(moments) if self.function in _SCALINGS else {}
 
-    def _scaling(self, moments: Moments) -> dict[str, Any]:
-        options = self._options()
+    def _scaling(self, moments: Moments) -> dict[str, object]:
+        options = self._scaling_options()
         by = options.get("rescale", options.get("scale", self.function != "center"))
         center = options.get("center", True)
         middle = float(moments.mean) if center is True else None if center is False else float(center)

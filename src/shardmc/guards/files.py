@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # of network file systems that cannot sync a folder
 _LABEL = b"\nshardmc-sha256:"
 _LENGTH = len(_LABEL) + 64
 _PIECE = 1 << 22
@@ -102,20 +103,16 @@ def _sync(path: Path) -> None:
 
 def _sync_folder(path: Path) -> None:
     if os.name != "posix":
-        return  # Windows opens no folders, and needs no such call
+        return  # Windows cannot open a folder, and does not need this
     try:
         _sync(path)
     except OSError as error:
-        if error.errno not in (
-            errno.EINVAL,
-            errno.ENOTSUP,
-            errno.EBADF,
-        ):  # some network file systems have none
+        if error.errno not in _NO_SYNC:
             raise
 
 
 def write_netcdf(tree: xr.DataTree, path: Path) -> None:
-    """Write a tree as a netCDF file with a checksum; what has that name is replaced once the new one is complete."""
+    """Write a tree as a netCDF file with a checksum. It replaces an existing file once it is complete."""
     # In memory first: HDF5 may crash the process when the disk is full.
     with _without_cluster():
         content = bytes(tree.to_netcdf(engine="h5netcdf"))
@@ -124,7 +121,7 @@ def write_netcdf(tree: xr.DataTree, path: Path) -> None:
 
 @contextlib.contextmanager
 def _without_cluster() -> Iterator[None]:
-    """Keep xarray from asking the default Dask client, if there is one, for a lock on a file in memory: it has none."""
+    """Keep xarray from asking a default Dask client for a lock: a file in memory has none."""
     if "dask" not in sys.modules:
         yield
         return
@@ -158,13 +155,14 @@ def verify_checksum(path: Path, *, required: bool) -> None:
     if not trailer.startswith(_LABEL):
         if required:
             raise RunError(
-                f"{path} has no checksum at its end: it was cut short, damaged, or written by another program. Take a "
-                "copy, or repeat the fit. If you trust it: "
-                f"shardmc.Posterior.from_tree(xarray.open_datatree({path.name!r}))."
+                f"{path} has no checksum at its end: it was cut short, damaged, or written by another program. Restore "
+                "it from a copy, or repeat the fit. If you trust it: "
+                f"shardmc.Posterior.from_tree(xarray.open_datatree({str(path)!r}))."
             )
     elif trailer[len(_LABEL) :] != digest.hexdigest().encode():
         raise RunError(
-            f"{path} is damaged: its content does not fit its checksum. Take a copy, or repeat the call that wrote it."
+            f"{path} is damaged: its content does not match its checksum. Restore it from a copy, or repeat "
+            "the call that wrote it."
         )
 
 

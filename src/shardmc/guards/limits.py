@@ -1,4 +1,4 @@
-"""How large an input may be before shardmc asks: every limit has a name, and one option raises it."""
+"""How large an input may be: every limit has a name, by which `shardmc.limits` raises it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def limits(**raised: int) -> Iterator[InputLimits]:
         if name not in names:
             raise unknown("limit", name, names)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise OptionError(f"The limit {name} must be a whole number from 1 on, not {value!r}.")
+            raise OptionError(f"The limit {name} must be a whole number of at least 1, not {value!r}.")
     token = _current.set(replace(_current.get(), **raised))
     try:
         yield _current.get()

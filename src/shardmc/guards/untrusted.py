@@ -1,4 +1,4 @@
-"""Files of somebody else: they must be regular files, lead to no other file, and unpack to a size that is announced."""
+"""Files from others: they must be regular, lead to no other file, and not unpack to far more than their size."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ import lzma
 import os
 import stat
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 
 from shardmc.errors import RunError
 from shardmc.guards.limits import limit, refuse_above
 
+if TYPE_CHECKING:
+    import h5py
+    from _typeshed import WriteableBuffer
+
 SMALL = 64 * 2**20
-"""Up to so many bytes it does not matter how well a file was compressed."""
+"""Bytes to which any file may unpack, however well it was compressed."""
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 def refuse_special(path: Path) -> None:
-    """Refuse a pipe, a device or a socket: reading it could take for ever."""
+    """Refuse a pipe, a device or a socket: reading it could take forever."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -36,7 +41,7 @@ def refuse_special(path: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file. A pipe without a writer is refused and not waited for."""
+    """Open a regular file. A pipe is refused at once, even if nobody writes to it."""
     refuse_special(path)
     try:
         # What was a file a moment ago may be a pipe now.
@@ -50,19 +55,19 @@ def refuse_unsafe_netcdf(path: Path) -> None:
     """Refuse a file that is not netCDF-4, that leads to other files, or that is too deep or too large.
 
     HDF5, on which netCDF-4 is built, can keep the values of a variable in another file (external storage, virtual
-    datasets) and link to another file. Whoever made such a file could read any file of the one who opens it. netCDF
+    datasets) and link to another file. Whoever made such a file could read any file of the user who opens it. netCDF
     uses none of these, and no links within the file.
     """
     with open_regular(path) as file:
         start = file.read(len(_HDF5))
     if start != _HDF5:
-        kind = "netCDF-3" if start.startswith(b"CDF") else "something else"
-        raise RunError(f"{path} is {kind}, not a netCDF-4 file; shardmc reads only netCDF-4.")
+        kind = "a netCDF-3 file, " if start.startswith(b"CDF") else ""
+        raise RunError(f"{path} is {kind}not a netCDF-4 file; shardmc reads only netCDF-4.")
     import h5py
 
     try:
         with h5py.File(path, "r") as opened:
-            total = sum(_bytes(dataset.id) for dataset in _datasets(opened, path))
+            total = sum(_bytes(dataset) for dataset in _datasets(opened, path))
     except RunError:
         raise
     except Exception as error:  # h5py has many for a damaged file
@@ -78,28 +83,40 @@ def unpacked(path: Path) -> BinaryIO:
         if kind == ".zip":
             archive = zipfile.ZipFile(opened)
             (name,) = archive.namelist()
-            plain: Any = archive.open(name)
+            plain: Readable = archive.open(name)
         else:
             openers = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
             plain = openers[kind](opened) if kind in openers else opened
-    except (ValueError, zipfile.BadZipFile, OSError) as error:
-        raise RunError(f"{path} cannot be unpacked: it must hold one compressed file.") from error
+    except (ValueError, zipfile.BadZipFile, OSError, RuntimeError) as error:  # the last for a password
+        raise RunError(f"{path} cannot be unpacked: it must hold one file, without a password.") from error
     return io.BufferedReader(CountedStream(plain, str(path), path.stat().st_size))
 
 
-class CountedStream(io.RawIOBase):
-    """A stream of a compressed file that raises an error once far more has come out than went in."""
+class Readable(Protocol):
+    """A stream of bytes, such as those of `open`, gzip and Arrow."""
 
-    def __init__(self, stream: Any, name: str, packed: int) -> None:
+    def read(self, size: int, /) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class CountedStream(io.RawIOBase):
+    """The content of a compressed file. Damage raises an OSError, unpacking to far more than its size a RunError."""
+
+    def __init__(self, stream: Readable, name: str, packed: int) -> None:
         super().__init__()
         self._stream, self._name, self._packed, self._count = stream, name, packed, 0
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        data = self._stream.read(len(buffer))
-        buffer[: len(data)] = data
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        try:
+            data = self._stream.read(len(view))
+        except (zlib.error, lzma.LZMAError, zipfile.BadZipFile, EOFError) as error:
+            raise OSError(f"its compressed content is damaged ({error})") from error
+        view[: len(data)] = data
         self._count += len(data)
         refuse_unpacking(self._name, self._packed, self._count)
         return len(data)
@@ -117,12 +134,12 @@ def refuse_unpacking(path: Path | str, packed: int, unpacked: int) -> None:
         refuse_above("unpacking", times, f"{sentence}, {times:,} times its size", RunError, " times")
 
 
-def _datasets(opened: Any, path: Path) -> Iterator[Any]:
+def _datasets(opened: h5py.File, path: Path) -> Iterator[h5py.Dataset]:
     """Every variable of an HDF5 file. Links, loops and variables that are stored elsewhere are refused."""
     import h5py
     from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue] - a compiled module
 
-    waiting: list[tuple[Any, str, int]] = [(opened, "", 0)]
+    waiting: list[tuple[h5py.Group, str, int]] = [(opened, "", 0)]
     seen = {h5o.get_info(opened.id).addr}
     while waiting:
         group, name, depth = waiting.pop()
@@ -130,7 +147,7 @@ def _datasets(opened: Any, path: Path) -> Iterator[Any]:
         for child in group:
             place = f"{name}/{child}"
             if not isinstance(group.get(child, getlink=True), h5py.HardLink):
-                raise RunError(f"{path} has a link at {place!r}; shardmc reads no file that links elsewhere.")
+                raise RunError(f"{path} has a link at {place!r}; shardmc does not read files with links.")
             if len(seen) > limit("objects"):
                 many = f"{path} has more than {limit('objects'):,} groups and variables"
                 refuse_above("objects", len(seen), many, RunError)
@@ -142,13 +159,14 @@ def _datasets(opened: Any, path: Path) -> Iterator[Any]:
             if isinstance(found, h5py.Group):
                 waiting.append((found, place, depth + 1))
             elif isinstance(found, h5py.Dataset):
-                _refuse_elsewhere(found.id.get_create_plist(), path, place)
+                _refuse_elsewhere(found, path, place)
                 yield found
 
 
-def _refuse_elsewhere(properties: Any, path: Path, place: str) -> None:
+def _refuse_elsewhere(dataset: h5py.Dataset, path: Path, place: str) -> None:
     import h5py
 
+    properties = dataset.id.get_create_plist()
     if properties.get_external_count() or properties.get_layout() == h5py.h5d.VIRTUAL:
         raise RunError(
             f"{path} keeps the values of {place!r} in another file, which may be any file of yours; shardmc does not "
@@ -156,5 +174,6 @@ def _refuse_elsewhere(properties: Any, path: Path, place: str) -> None:
         )
 
 
-def _bytes(dataset: Any) -> int:
-    return int(np.prod([float(n) for n in dataset.shape])) * dataset.dtype.itemsize if dataset.shape else 0
+def _bytes(dataset: h5py.Dataset) -> int:
+    stored = dataset.id
+    return int(np.prod([float(n) for n in stored.shape])) * stored.dtype.itemsize if stored.shape else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import overload
 
 import jax.numpy as jnp
 import numpy as np
@@ -351,11 +351,22 @@ def left_after(decrement: float, previous: float) -> float:
     return 2 * decrement**3 / previous**2 if fast else decrement
 
 
-def arrives(decrement: Any, remaining: Any, tolerance: float = DECREMENT, longest: float = 0.3) -> Any:
+@overload
+def arrives(decrement: float, remaining: float, tolerance: float = ..., longest: float = ...) -> bool: ...
+@overload
+def arrives(
+    decrement: np.ndarray, remaining: np.ndarray, tolerance: float = ..., longest: float = ...
+) -> np.ndarray: ...
+def arrives(
+    decrement: float | np.ndarray,
+    remaining: float | np.ndarray,
+    tolerance: float = DECREMENT,
+    longest: float = 0.3,
+) -> bool | np.ndarray:
     """Whether a Newton step ends at the mode: the one rule for all rows and for single shards.
 
     Either its decrement is below the tolerance; or it is below `longest`, and quadratic convergence leaves less than a
-    tenth of the tolerance. Takes numbers or JAX arrays.
+    tenth of the tolerance.
 
     >>> arrives(0.2, 0.0005), arrives(0.2, 0.05), arrives(0.005, 0.005)
     (True, False, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -136,11 +136,11 @@ class OtherPrior(ABC):
     def initial(self) -> np.ndarray:
         return self.model.initial
 
-    def log_likelihood(self, theta: Any, rows: Rows) -> jax.Array:
+    def log_likelihood(self, theta: jax.Array, rows: Rows) -> jax.Array:
         return self.model.log_likelihood(theta, rows)
 
     @abstractmethod
-    def log_prior(self, theta: Any) -> jax.Array:
+    def log_prior(self, theta: jax.Array) -> jax.Array:
         """The other log prior, a number."""
 
 
@@ -154,7 +154,7 @@ class Conditioned(OtherPrior):
     def initial(self) -> np.ndarray:
         return self.earlier.center
 
-    def log_prior(self, theta: Any) -> jax.Array:
+    def log_prior(self, theta: jax.Array) -> jax.Array:
         gap = jnp.asarray(theta) - self.earlier.center
         curvature = jnp.asarray(self.earlier.curvature, gap.dtype)
         return self.model.log_prior(theta) + gap @ (self.earlier.gradient - 0.5 * curvature @ gap)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,13 @@ from shardmc.data.batch import Blocks
 from shardmc.data.grouped import cells_of, points_together
 from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.locate.terms import SubposteriorTerms, shard_slopes
-from shardmc.model import Model
+from shardmc.model import Density, Model
 from shardmc.model.precision import Precision
 from shardmc.model.shared import joined, with_shared
 from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
 from shardmc.programs.threads import aside
 from shardmc.target import DeviceFrame
-from shardmc.types import Frame, Gradients, Mode, Rows, ShardTerms
+from shardmc.types import Frame, Gradients, Mode, Rows, ShardTerms, Tree
 
 
 def _cells() -> int:
@@ -52,7 +52,7 @@ class LikelihoodGradients:
 
 
 @partial(CompiledFor, static=1, most=4, compiler_options=RUNS_ONCE)
-def _prior_gradients(kind: Any, numbers: Any, frame: DeviceFrame, points: jax.Array) -> jax.Array:
+def _prior_gradients(kind: Density, numbers: Tree, frame: DeviceFrame, points: jax.Array) -> jax.Array:
     model = joined(kind, numbers)
     return jax.vmap(jax.grad(lambda u: model.log_prior(frame.to_theta(u))))(points)
 
@@ -164,7 +164,7 @@ class SampledGradients:
         first, others = first or len(sample), set(range(shards.num_shards)) - set(sample)
         self._order = [*sorted(sample[:first]), *sorted(sample[first:]), *sorted(others)]
         self._sizes = sorted({first, len(sample), shards.num_shards})
-        """Of the samples, each of which is the beginning of the order."""
+        """Sizes of the samples. Each sample is the beginning of the order."""
         self.passes = 0.0
         """How often all rows were evaluated so far."""
 
@@ -225,14 +225,14 @@ class SampledGradients:
 
     @cached_property
     def slopes(self) -> _Slopes:
-        """Of all shards."""
+        """Gradients and curvatures of all shards at one point."""
         count, dim = self._shards.num_shards, self._model.dim
         if self._curvatures is not None:
             return self._with_known_curvatures(self._curvatures)
         if self._terms is not None:
             known, basis = self._terms, self._frame.basis
             return _Slopes(self._u(known.point), known.gradients @ basis, basis.T @ known.curvatures @ basis)
-        # It is the program that found their modes.
+        # With the program that found the shards' modes, which is compiled already.
         zeros, device = np.zeros((count, dim), jnp.result_type(float)), DeviceFrame.of(self._frame)
         results = self._engine.map(SubposteriorTerms(self._model), self._shards, zeros, device)
         terms = [terms[1:] for _, terms in in_order(results, range(count))]

@@ -1,4 +1,4 @@
-"""Is there a direction along which the posterior does not fall? Only then is it called improper."""
+"""The search for a direction along which the posterior does not fall. Only then is it called improper."""
 
 from __future__ import annotations
 

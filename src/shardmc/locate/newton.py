@@ -23,9 +23,10 @@ from shardmc.types import Frame, Mode
 _START_ROWS = 20_000
 _PART = 32
 _FEWEST_SHARDS = 16
-"""Shards that show the end of a step, at least."""
+"""The least number of shards from which the gradient at the end of a step is estimated."""
 _SHORT, _STEADY = 0.3, 0.01
-"""The longest step after it, in posterior standard deviations, and the largest change of the curvature."""
+"""Limits on the next step, in posterior standard deviations, and on the relative change of the curvature. Beyond them
+another pass is needed."""
 _STARTS = (0.0, 0.1, 1.0, 1.0, 3.0)
 """Distances from the model's own starting point at which the search starts again if it failed."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,13 @@ from shardmc.engine import Engine
 from shardmc.errors import unknown
 from shardmc.locate.newton import Start, near_mode
 from shardmc.locate.terms import row_scores
-from shardmc.model import Model
+from shardmc.model import Density, Model
 from shardmc.model.precision import Precision, double_precision
 from shardmc.model.shared import joined, with_shared
 from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
 from shardmc.programs.threads import aside
 from shardmc.target import DeviceFrame
-from shardmc.types import Frame, Rows
+from shardmc.types import Frame, Rows, Tree
 
 _NAMES = ("auto", "single", "double")
 
@@ -87,7 +87,7 @@ class Choice:
         return "double" if self.double else "single"
 
     @property
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> dict[str, str | float]:
         """For `posterior.plan`."""
         measured = {}
         if self.noise is not None:
@@ -116,23 +116,26 @@ class Choice:
         return _asked(asked) or _measured(None if np.isnan(noise).all() else Noise(*noise), bool(double))
 
 
-class RoundingTerms(NamedTuple):
+A = TypeVar("A")
+
+
+class RoundingTerms(NamedTuple, Generic[A]):
     """Gains over the frame's centre and their gradients at some points, for groups of rows and for the prior.
 
     JAX arrays inside the program, float64 NumPy arrays outside.
     """
 
-    values: Any  # (group, point)
-    gradients: Any  # (group, point, dim)
-    weights: Any  # (group,) sums of weights
-    prior_values: Any  # (point,)
-    prior_gradients: Any  # (point, dim)
-    total_weight: Any  # () of the whole shard
+    values: A  # (group, point)
+    gradients: A  # (group, point, dim)
+    weights: A  # (group,) sums of weights
+    prior_values: A  # (point,)
+    prior_gradients: A  # (point, dim)
+    total_weight: A  # () of the whole shard
 
 
 def _rounding(
-    kind: Any, num_rows: int, numbers: Any, batch: Batch, frame: DeviceFrame, points: jax.Array
-) -> RoundingTerms:
+    kind: Density, num_rows: int, numbers: Tree, batch: Batch, frame: DeviceFrame, points: jax.Array
+) -> RoundingTerms[jax.Array]:
     """The terms of the log density of a batch's first shard, in the current precision."""
     model = joined(kind, numbers)
     with jax.default_matmul_precision("highest"):
@@ -288,14 +291,16 @@ def measure_noise(model: Model, blocks: Blocks, frame: Frame) -> Noise | None:
     return Noise(*(float(x) if np.isfinite(x) else float("inf") for x in (log_density, gradient)))
 
 
-def _terms(model: Model, blocks: Blocks, frame: Frame, points: np.ndarray, *, double: bool) -> RoundingTerms:
+def _terms(
+    model: Model, blocks: Blocks, frame: Frame, points: np.ndarray, *, double: bool
+) -> RoundingTerms[np.ndarray]:
     with double_precision(double):
         _, batch = next(iter(blocks.batches([0], 1)))
         real = jnp.result_type(float)
         program = _in_double if double else _in_single
         arguments = (batch, DeviceFrame.of(frame), points.astype(real))
 
-        def run(kind: Any, numbers: Any) -> RoundingTerms:
+        def run(kind: Density, numbers: Tree) -> RoundingTerms[jax.Array]:
             return program(kind, _rows(blocks), numbers, *arguments)
 
         terms = with_shared(run, model, batch.rows) if isinstance(batch, Batch) else run(model, None)

@@ -89,7 +89,7 @@ def shows_curvature(blocks: Blocks, dim: int) -> bool:
 
 
 def _inverse_root(matrix: np.ndarray) -> np.ndarray:
-    """M^-1/2, symmetric; of zero eigenvalues as if they were tiny."""
+    """M^-1/2, symmetric. Zero eigenvalues count as tiny ones."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     return vectors / np.sqrt(np.maximum(values, 1e-12 * values.max())) @ vectors.T
 
@@ -106,8 +106,8 @@ _LONGEST = 1.0
 
 
 _SAME = 0.005
-"""What is left of a Newton step after it, up to which the curvature counts as the same at both ends: half of the
-relative change of the curvature."""
+"""The curvature counts as the same at both ends of a Newton step if at most this part of the step remains after it.
+That part is half of the relative change of the curvature."""
 
 
 class _Steps:
@@ -227,7 +227,7 @@ def _newton_steps(gradients: np.ndarray, curvatures: np.ndarray) -> tuple[np.nda
 
 
 def _newton_step(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray | None:
-    """The same for one quadratic: its step, if there is one."""
+    """The step (dim,) to the maximum of one quadratic; None if it has no maximum."""
     steps, exist = _newton_steps(gradient[None], curvature[None])
     return steps[0] if exist[0] else None
 

@@ -69,7 +69,7 @@ class SubposteriorSlope:
     model: Density
     density_only: ClassVar = True
     rows_together: ClassVar = 1 << 20
-    """Of shards in parallel, an accelerator would transpose all rows first, which takes longer than the gradient."""
+    """With shards in parallel, an accelerator would transpose all rows first, which takes longer than the gradient."""
 
     def __call__(self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame) -> jax.Array:
         return jax.grad(Target(self.model, rows, weights, frame).log_density)(u)

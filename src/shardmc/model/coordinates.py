@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from shardmc.errors import ModelError, unknown
-from shardmc.model.parameter import Parameter, as_parameters
+from shardmc.model.parameter import Parameter, ParameterLike, as_parameters
 from shardmc.model.precision import double_precision
 from shardmc.programs.compiled import jit
 from shardmc.types import Params, Tree
@@ -33,7 +32,7 @@ class Coordinates:
     [[0.0, 1.0]]
     """
 
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, parameters: Mapping[str, ParameterLike]) -> None:
         self.parameters: dict[str, Parameter] = as_parameters(parameters)
         sizes = [p.size for p in self.parameters.values()]
         ends = np.cumsum(sizes).tolist()

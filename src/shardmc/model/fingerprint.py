@@ -6,14 +6,13 @@ import functools
 import hashlib
 import re
 import types
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
 
 import jax
 import numpy as np
 
 
-def fingerprint(*parts: Any) -> str:
+def fingerprint(*parts: object) -> str:
     """Hash of values and functions by content.
 
     The hash of a function covers its code (instructions, constants), its defaults, the values it closes over and the
@@ -36,12 +35,12 @@ class _Digest:
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
-        self._met: dict[int, tuple[int, Any]] = {}
+        self._met: dict[int, tuple[int, object]] = {}
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()[:32]
 
-    def add(self, value: Any) -> None:
+    def add(self, value: object) -> None:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes):
             self._tag(type(value).__name__, repr(value))
         elif id(value) in self._met:
@@ -51,7 +50,7 @@ class _Digest:
             self._met[id(value)] = (len(self._met), value)
             self._add_new(value)
 
-    def _add_new(self, value: Any) -> None:
+    def _add_new(self, value: object) -> None:
         own = getattr(value, "fingerprint", None)
         if isinstance(own, str):
             self._tag("own", own)
@@ -77,7 +76,7 @@ class _Digest:
         else:
             self._add_object(value)
 
-    def _add_all(self, tag: str, values: Any) -> None:
+    def _add_all(self, tag: str, values: Collection[object]) -> None:
         self._tag(tag, str(len(values)))
         for value in values:
             self.add(value)
@@ -106,7 +105,7 @@ class _Digest:
                 self._tag("global", name)
                 self._add_global(function.__globals__[name], package)
 
-    def _add_global(self, value: Any, package: str) -> None:
+    def _add_global(self, value: object, package: str) -> None:
         """Add a global: one of the function's own package by content, one of another package by name."""
         home = getattr(value, "__module__", None)
         if callable(value) and isinstance(home, str) and home.partition(".")[0] != package:
@@ -114,7 +113,7 @@ class _Digest:
         else:
             self.add(value)
 
-    def _add_object(self, value: Any) -> None:
+    def _add_object(self, value: object) -> None:
         """Add anything else: a class by name, a pytree by its leaves, an object by its attributes, or by its repr."""
         if isinstance(value, type):
             self._tag("class", f"{value.__module__}.{value.__qualname__}")
@@ -137,7 +136,7 @@ class _Digest:
         self._hash.update(f"{tag}:{len(text)}:{text};".encode())
 
 
-def _attributes(value: Any) -> dict[str, Any] | None:
+def _attributes(value: object) -> dict[str, object] | None:
     """An object's attributes, also those in slots; None if it shows none."""
     slots = [name for kind in type(value).__mro__ for name in _names(getattr(kind, "__slots__", ()))]
     found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
@@ -149,7 +148,7 @@ def _names(slots: str | Iterable[str]) -> list[str]:
     return [slots] if isinstance(slots, str) else [name for name in slots if not name.startswith("__")]
 
 
-def _cell(cell: types.CellType) -> Any:
+def _cell(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not bound yet, as in a function that calls itself

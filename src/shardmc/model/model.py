@@ -18,6 +18,7 @@ from shardmc.errors import ModelError
 from shardmc.model.coordinates import Coordinates, blockwise
 from shardmc.model.effects import GroupEffects
 from shardmc.model.fingerprint import fingerprint
+from shardmc.model.parameter import Parameter, ParameterLike
 from shardmc.model.precision import Rewritten
 from shardmc.model.traced import few_rows, traced_fingerprint
 from shardmc.model.user_functions import WatchedDict, num_rows
@@ -136,11 +137,11 @@ class Model(Coordinates, Recipe):
     def __init__(
         self,
         log_likelihood: Callable[..., jax.Array],
-        log_prior: Callable[[dict[str, Any]], jax.Array] | None,
-        parameters: Mapping[str, Any],
+        log_prior: Callable[[dict[str, jax.Array]], jax.Array] | None,
+        parameters: Mapping[str, ParameterLike],
         *,
-        derived: Callable[[dict[str, Any]], Mapping[str, jax.Array]] | None = None,
-        initial: Mapping[str, Any] | None = None,
+        derived: Callable[[dict[str, jax.Array]], Mapping[str, jax.Array]] | None = None,
+        initial: Params | None = None,
         dims: Mapping[str, Sequence[str] | str] | None = None,
         coords: Mapping[str, Sequence[object]] | None = None,
         local: Mapping[str | tuple[str, ...], object] | None = None,
@@ -164,7 +165,7 @@ class Model(Coordinates, Recipe):
         declared = local is not None or groups is not None
         self.effects = GroupEffects.of(local, groups, self.parameters) if declared else None
         """The effects of groups that are integrated out, if there are any."""
-        self.shared_forms: dict[Hashable, Any] = {}  # see `model.shared`
+        self.shared_forms: dict[Hashable, tuple[Any, Tree]] = {}  # see `model.shared`
         self.numbers_are_fixed = False
         self._token = uuid.uuid4().hex
         _models[self._token] = self
@@ -181,7 +182,7 @@ class Model(Coordinates, Recipe):
 
         count = num_rows(rows)
 
-        def watched(params: dict[str, Any], columns: dict[str, Any]) -> Tree:
+        def watched(params: dict[str, jax.Array], columns: dict[str, Rows]) -> Tree:
             effects = () if self.effects is None else (self.effects.typical(params, count),)
             return self.log_likelihood_function(params, WatchedDict.of(columns, "column", read.add), *effects)
 
@@ -193,7 +194,7 @@ class Model(Coordinates, Recipe):
 
     # Effects of groups.
 
-    def with_likelihood(self, log_likelihood: Callable[[dict[str, Any], Rows], jax.Array]) -> Model:
+    def with_likelihood(self, log_likelihood: Callable[[dict[str, jax.Array], Rows], jax.Array]) -> Model:
         """A model without effects that has this likelihood; all else is the same."""
         model = Model(log_likelihood, self.log_prior_function, self.parameters, derived=self.derived_function)
         model.initial, model.variables = self.initial, self.variables
@@ -330,11 +331,11 @@ class Model(Coordinates, Recipe):
 
 def _restore(
     token: str,
-    log_likelihood: Any,
-    log_prior: Any,
-    parameters: Any,
-    derived: Any,
-    initial: Any,
+    log_likelihood: Callable[..., jax.Array],
+    log_prior: Callable[[dict[str, jax.Array]], jax.Array] | None,
+    parameters: Mapping[str, Parameter],
+    derived: Callable[[dict[str, jax.Array]], Mapping[str, jax.Array]] | None,
+    initial: np.ndarray,
     variables: tuple[Variable, ...],
     effects: GroupEffects | None,
 ) -> Model:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["all", "simplex", "zero_sum", "symmetric", "lower", "correlation", "corr_cholesky", "opaque"]
 """How the entries of a value depend on each other."""
+
+Support: TypeAlias = "str | tuple[Any, ...] | Constraint"
+"""A name, a name with its bounds, or a constraint of NumPyro."""
+
+ParameterLike: TypeAlias = "Parameter | Support | int | Sequence[int]"
+"""A parameter, or one of the short forms: its support if it is a number, or its shape if it is real."""
 
 SUPPORTS: dict[str, tuple[str, int]] = {
     "real": ("real", 0),
@@ -40,7 +46,7 @@ SUPPORTS: dict[str, tuple[str, int]] = {
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Parameter:
     """Shape and support of one parameter.
 
@@ -60,11 +66,12 @@ class Parameter:
     (2,)
     """
 
-    shape: Any = ()
-    support: Any = "real"
+    shape: tuple[int, ...]
+    support: Support
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", _shape(self.shape))
+    def __init__(self, shape: int | Sequence[int] = (), support: Support = "real") -> None:
+        object.__setattr__(self, "shape", _shape(shape))
+        object.__setattr__(self, "support", support)
         if not self.is_real:
             _ = self.unconstrained_shape  # refuses a shape that does not fit the support
 
@@ -149,7 +156,9 @@ class FreeEntries:
     positions: np.ndarray  # (free,) in the flattened event
 
     @staticmethod
-    def of(constraint: Any, shape: tuple[int, ...], unconstrained_shape: tuple[int, ...]) -> FreeEntries:
+    def of(
+        constraint: Constraint | None, shape: tuple[int, ...], unconstrained_shape: tuple[int, ...]
+    ) -> FreeEntries:
         """The free entries of values of that shape under a NumPyro constraint (None: real)."""
         if constraint is None:
             return FreeEntries("all", shape, (), _positions("all", ()))
@@ -223,7 +232,7 @@ def _positions(kind: Kind, event: tuple[int, ...]) -> np.ndarray:
     return below if kind in ("correlation", "corr_cholesky") else np.concatenate([below, np.diagonal(index)])
 
 
-def as_parameters(given: Mapping[str, Any]) -> dict[str, Parameter]:
+def as_parameters(given: Mapping[str, ParameterLike]) -> dict[str, Parameter]:
     """The parameters of a model from the short forms that a user may write.
 
     >>> {name: p.describe() for name, p in as_parameters({"beta": 3, "sigma": "positive"}).items()}
@@ -273,7 +282,7 @@ def _as_parameter(name: str, value: Any) -> Parameter:
         raise ModelError(f"Parameter {name!r}: {error}") from None
 
 
-def _shape(given: Any) -> tuple[int, ...]:
+def _shape(given: object) -> tuple[int, ...]:
     if isinstance(given, int | np.integer) and not isinstance(given, bool):
         given = (given,)
     if not isinstance(given, tuple | list) or not all(
@@ -283,14 +292,19 @@ def _shape(given: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in given)
 
 
-def _constraint(support: Any) -> Constraint:
+def _constraint(support: Support) -> Constraint:
     from numpyro.distributions import constraints
 
     if isinstance(support, constraints.Constraint):
         if support.is_discrete:
             raise ModelError(f"Support {support!r} is discrete: sum the parameter out of the likelihood.")
         return support
-    name, *bounds = (support,) if isinstance(support, str) else tuple(support)
+    if not isinstance(support, str) and not (isinstance(support, tuple | list) and support):
+        raise ModelError(
+            "A support must be a name, a name with its bounds such as ('interval', 0, 1), or a constraint of "
+            f"numpyro.distributions.constraints; {support!r} was given."
+        )
+    name, *bounds = (support,) if isinstance(support, str) else support
     if name not in SUPPORTS:
         raise ModelError(str(unknown("support", name, SUPPORTS)))
     constraint_name, num_bounds = SUPPORTS[name]
@@ -311,7 +325,7 @@ def _example(name: str, num_bounds: int) -> str:
     return repr((name, *(float(i) for i in range(num_bounds)))) if num_bounds else repr(name)
 
 
-def _describe_support(support: Any) -> str:
+def _describe_support(support: Support) -> str:
     """A support as text: names unchanged, constraints by type and content."""
     if isinstance(support, str | tuple):
         return repr(support)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeGuard, final
+from typing import TypeGuard, final
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, primitiv
 from jax.typing import ArrayLike
 
 from shardmc.model.steps import Atom, run_step
+from shardmc.types import Tree
 
 
 def double_precision(enabled: bool = True) -> AbstractContextManager[None]:
@@ -91,12 +92,12 @@ class Rewritten:
     float32
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Tree]) -> None:
         self.function = function
         self.holds_arrays: bool | None = None  # unknown before the first call
         self._has_replacements = False
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Tree) -> Tree:
         if self.holds_arrays is False and not self._has_replacements:
             return self.function(*args)
         # A new function each time, because JAX keeps what it traced for a function as long as the function lives.

@@ -184,7 +184,7 @@ def _shared(model: Model, rows: Rows | None) -> tuple[SharedDensity, tuple[Numbe
     if rows is None:
         return SharedDensity(prior, None, model.dim), (numbers, None)
 
-    def few(leaf: Any) -> jax.ShapeDtypeStruct:
+    def few(leaf: jax.Array | np.ndarray) -> jax.ShapeDtypeStruct:
         # As `data.source.wide` gives them to programs.
         is_real = jnp.issubdtype(leaf.dtype, jnp.floating)
         return jax.ShapeDtypeStruct((_ROWS, *leaf.shape[1:]), real if is_real else leaf.dtype)
@@ -202,7 +202,7 @@ def _structure(rows: Rows | None) -> Hashable:
 class _Shape:
     """Structure, shapes and types of arguments."""
 
-    tree: Any
+    tree: Hashable
     leaves: tuple[tuple[tuple[int, ...], np.dtype], ...]
 
     @staticmethod

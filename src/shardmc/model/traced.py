@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import jax
 import numpy as np
@@ -211,15 +211,15 @@ def _known_rule(rule: object) -> str | None:
     return name if of_jax or file == _OF_FASTER else None
 
 
-def _programs_in(value: Any) -> list[Jaxpr]:
+def _programs_in(value: object) -> list[Jaxpr]:
     """The programs in a parameter of a step. Refuses values that `hash_program` does not reduce to their content."""
     if isinstance(value, ClosedJaxpr):
         return [value.jaxpr]
     if isinstance(value, Jaxpr):
         return [value]
-    if type(value) in (tuple, list):
+    if isinstance(value, tuple | list) and type(value) in (tuple, list):
         return [program for each in value for program in _programs_in(each)]
-    if type(value) is dict:
+    if isinstance(value, dict) and type(value) is dict:
         return [program for each in value.values() for program in _programs_in(each)]
     if isinstance(value, np.ndarray | np.generic | jax.Array | np.dtype | Enum):
         return []

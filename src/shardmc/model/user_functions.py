@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
@@ -167,7 +167,7 @@ def missing(function: str, kind: str, name: object, names: Iterable[str]) -> str
 
 
 @final
-class WatchedDict(dict[str, Any]):
+class WatchedDict(dict[str, Rows]):
     """A dict of columns or parameters that reports each entry a user's function reads.
 
     >>> read = []
@@ -180,12 +180,12 @@ class WatchedDict(dict[str, Any]):
     on_read: Callable[[str], None]
 
     @staticmethod
-    def of(entries: dict[str, Any], kind: str, on_read: Callable[[str], None]) -> WatchedDict:
+    def of(entries: Mapping[str, Rows], kind: str, on_read: Callable[[str], None]) -> WatchedDict:
         watched = WatchedDict(entries)
         watched.kind, watched.on_read = kind, on_read
         return watched
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Rows:
         if name not in self:
             raise MissingEntry(self.kind, name, tuple(self.keys()))
         self.on_read(name)
@@ -207,13 +207,13 @@ class WatchedDict(dict[str, Any]):
         return [(name, self[name]) for name in self]
 
 
-def _flatten(watched: WatchedDict) -> tuple[list[Any], tuple[tuple[str, ...], str, Callable[[str], None]]]:
+def _flatten(watched: WatchedDict) -> tuple[list[Rows], tuple[tuple[str, ...], str, Callable[[str], None]]]:
     names = tuple(sorted(watched.keys()))
     return [watched[name] for name in names], (names, watched.kind, watched.on_read)
 
 
 def _unflatten(
-    auxiliary: tuple[tuple[str, ...], str, Callable[[str], None]], leaves: Iterable[Any]
+    auxiliary: tuple[tuple[str, ...], str, Callable[[str], None]], leaves: Iterable[Rows]
 ) -> WatchedDict:
     names, kind, on_read = auxiliary
     return WatchedDict.of(dict(zip(names, leaves, strict=True)), kind, on_read)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +11,12 @@ import numpy as np
 
 from shardmc.errors import ModelError
 from shardmc.model.effects import GroupEffects
-from shardmc.model.model import Model
+from shardmc.model.model import Density, Model
 from shardmc.model.parameter import refuse_alike
 from shardmc.model.shared import joined, with_shared
 from shardmc.model.user_functions import MissingEntry, TwoSamples, WatchedDict, calling, num_rows, two_samples
 from shardmc.programs.compiled import RUNS_ONCE, CompiledFor
-from shardmc.types import Rows
+from shardmc.types import Params, Rows, Tree
 
 STEPS = (0.0, 1e-3, 0.1)
 """Distances from the starting point at which rows are compared: data of any scale is finite at one of them."""
@@ -96,11 +95,11 @@ def _check_shapes(model: Model, samples: TwoSamples) -> None:
 
 
 def _shape_of(
-    function: Callable[..., Any], on_read: Callable[[str], None], params: Any, *rows: Rows
-) -> tuple[Any, bool]:
+    function: Callable[..., Tree], on_read: Callable[[str], None], params: Params, *rows: Rows
+) -> tuple[Tree, bool]:
     """Shape of a function's result, and whether the parameters that it reads could be recorded."""
 
-    def watched(params: Any, *rows: Rows) -> Any:
+    def watched(params: dict[str, jax.Array], *rows: Rows) -> Tree:
         columns = [WatchedDict.of(r, "column", lambda _: None) if type(r) is dict else r for r in rows]
         return function(WatchedDict.of(params, "parameter", on_read), *columns)
 
@@ -113,7 +112,7 @@ def _shape_of(
         return jax.eval_shape(function, params, *rows), False
 
 
-def _check_row_shape(result: Any, length: int) -> None:
+def _check_row_shape(result: Tree, length: int) -> None:
     if not hasattr(result, "shape"):
         raise ModelError(
             f"log_likelihood returns {type(result).__name__}; it must return one array with one number per row."
@@ -139,7 +138,7 @@ def _check_row_shape(result: Any, length: int) -> None:
         )
 
 
-def _check_prior_shape(result: Any) -> None:
+def _check_prior_shape(result: Tree) -> None:
     if not hasattr(result, "shape") or result.shape != ():
         given = f"shape {result.shape}" if hasattr(result, "shape") else type(result).__name__
         raise ModelError(
@@ -147,7 +146,7 @@ def _check_prior_shape(result: Any) -> None:
         )
 
 
-def _check_derived(model: Model, result: Any) -> None:
+def _check_derived(model: Model, result: Tree) -> None:
     if not isinstance(result, Mapping):
         raise ModelError(
             f"derived must return a dict of named quantities; it returns {type(result).__name__}."
@@ -161,7 +160,9 @@ def _check_derived(model: Model, result: Any) -> None:
 
 
 @partial(CompiledFor, static=1, most=4, compiler_options=RUNS_ONCE)
-def _values(kind: Any, numbers: Any, thetas: jax.Array, first: Rows, second: Rows) -> tuple[jax.Array, ...]:
+def _values(
+    kind: Density, numbers: Tree, thetas: jax.Array, first: Rows, second: Rows
+) -> tuple[jax.Array, ...]:
     """Log prior and gradient at the first point, and the rows' log-likelihoods at all points for both samples."""
     model = joined(kind, numbers)
 

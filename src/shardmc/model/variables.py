@@ -35,7 +35,7 @@ class Variable:
         shape = [len(self.coords[dim]) for dim in self.dims]
         return np.stack([draws[entry] for entry in self.entries], axis=1).reshape(-1, *shape)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
     @classmethod
@@ -73,13 +73,13 @@ def named_arrays(draws: Mapping[str, np.ndarray], variables: Sequence[Variable])
             chosen[name] = values, variable
         elif variable.name not in chosen:
             chosen[variable.name] = variable.stacked(draws), variable
-    taken: dict[str, tuple[Any, ...] | None] = {"chain": None, "draw": None}
+    taken: dict[str, tuple[Label, ...] | None] = {"chain": None, "draw": None}
     taken |= {stored(name): None for name in chosen}
     return {stored(name): _named(name, *each, taken) for name, each in chosen.items()}
 
 
 def _named(
-    name: str, values: np.ndarray, variable: Variable | None, taken: dict[str, tuple[Any, ...] | None]
+    name: str, values: np.ndarray, variable: Variable | None, taken: dict[str, tuple[Label, ...] | None]
 ) -> NamedArray:
     """One variable. `taken` has the names in use: those of other variables, and of axes with their labels."""
     asked = () if variable is None else variable.dims
@@ -122,8 +122,8 @@ def partly_named(name: str, dims: Sequence[str | None]) -> tuple[str, ...]:
 
 
 def named_axes(
-    dims: Mapping[str, Any] | None,
-    coords: Mapping[str, Any] | None,
+    dims: Mapping[str, Sequence[str] | str] | None,
+    coords: Mapping[str, Sequence[object]] | None,
     shapes: Mapping[str, tuple[int, ...]],
     *,
     others: bool = False,
@@ -170,7 +170,7 @@ def named_axes(
     return tuple(found)
 
 
-def as_labels(given: Any) -> tuple[Label, ...]:
+def as_labels(given: object) -> tuple[Label, ...]:
     """Labels along an axis: numbers if all of them are, otherwise text."""
     values = np.asarray(given, dtype=object).ravel().tolist()
     numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
@@ -178,7 +178,7 @@ def as_labels(given: Any) -> tuple[Label, ...]:
 
 
 def _check_axes(
-    name: str, axes: tuple[Any, ...], shapes: Mapping[str, tuple[int, ...]], lengths: dict[str, int]
+    name: str, axes: tuple[str, ...], shapes: Mapping[str, tuple[int, ...]], lengths: dict[str, int]
 ) -> None:
     """Refuse names of axes that do not fit the parameters; add the lengths of new ones."""
     for dim in axes:

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from datetime import date
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from shardmc.errors import OptionError, unknown
-from shardmc.paper.result import ORDER, Call, Result, write_index, write_result
+from shardmc.paper.result import ORDER, Call, Provenance, Result, write_index, write_result
 from shardmc.store.records import package_versions
 from shardmc.types import Progress
 
@@ -95,7 +94,7 @@ def recompute(name: str, call: Call, progress: Progress | None = None) -> Result
     return function(Call(call.quick, call.seed, call.covtype, tell))
 
 
-def provenance(quick: bool, seed: int, seconds: float, cpu_seconds: float) -> dict[str, Any]:
+def provenance(quick: bool, seed: int, seconds: float, cpu_seconds: float) -> Provenance:
     """When, how and with which versions a result was recomputed, in how much wall and CPU time."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from scipy import stats
 
-from shardmc.combiners.density import bandwidth_of, density_at
+from shardmc.combiners.density import Distribution, bandwidth_of, density_at
 from shardmc.combiners.distance import marginal_l2
 from shardmc.locate import KEEP
 from shardmc.model import Model
@@ -40,9 +40,10 @@ from shardmc.paper.result import (
     prose,
     scientific,
 )
-from shardmc.types import ShardDraws
+from shardmc.types import Params, ShardDraws
 
 if TYPE_CHECKING:
+    import jax
     from matplotlib.figure import Figure as Canvas
 
 
@@ -66,10 +67,10 @@ def model() -> Model:
     """Bernoulli rows with a Beta(0.01, 0.01) prior, for the default path."""
     import jax.numpy as jnp
 
-    def log_likelihood(params: dict[str, Any], y: Any) -> Any:
+    def log_likelihood(params: Params, y: jax.Array) -> jax.Array:
         return y * jnp.log(params["p"]) + (1 - y) * jnp.log1p(-params["p"])
 
-    def log_prior(params: dict[str, Any]) -> Any:
+    def log_prior(params: Params) -> jax.Array:
         return (PRIOR - 1) * (jnp.log(params["p"]) + jnp.log1p(-params["p"]))
 
     return Model(log_likelihood, log_prior, {"p": "unit_interval"})
@@ -123,9 +124,9 @@ class DataSet:
         return Beta(every, PRIOR + self.num_shards * self.failures)
 
     @property
-    def posterior(self) -> Any:
+    def posterior(self) -> Distribution:
         """The posterior as a SciPy distribution."""
-        return stats.beta(self.full.a[0], self.full.b[0])
+        return cast(Distribution, stats.beta(self.full.a[0], self.full.b[0]))
 
 
 def method_draws(data: DataSet, count: int, seed: int) -> dict[str, np.ndarray]:
@@ -152,12 +153,12 @@ def table_3(call: Call) -> Result:
         for num_shards in shards:
             call.tell(len(cells), total)
             found = _over_data_sets(p, num_shards, call)
-            distances = {name: np.array([f[name] for f in found]) for name in (*PAPER_METHODS, OURS)}
-            floor = np.concatenate([f["floor"] for f in found])
+            distances = {name: np.array([f.methods[name] for f in found]) for name in (*PAPER_METHODS, OURS)}
+            floor = np.concatenate([f.floor for f in found])
             label = f"p = {p:g}, K = {num_shards}"
             reasons = _reasons(p)
             cells.append(Comparison(label, distances, floor, TABLE_3[p, num_shards], reasons))
-            exact.append((label, *(np.array([f[name] for f in found]) for name in _EXACT)))
+            exact.append((label, [float(np.mean(v)) for v in zip(*(f.exact for f in found), strict=True)]))
     call.tell(total, total)
     title = "L2 distances in units of the posterior's standard deviation, mean ± sd over data sets"
     note = "The paper's rows for p = 0.001 are next to both p = 0.01 (the paper's text) and p = 0.001 (its table)."
@@ -171,39 +172,55 @@ def table_3(call: Call) -> Result:
             _exact_table(exact),
         ),
         claims=_claims(cells),
-        numbers={"cells": record(cells), "settings": _settings(call)},
+        numbers={"cells": record(cells), "settings": asdict(_Settings.of(call))},
     )
 
 
 _NOISE_SETS = 4
-_EXACT = ("exact AR", "exact affine", "exact default")
 
 
-def _settings(call: Call) -> dict[str, Any]:
-    return {
-        "rows": call.choose(100_000, 50_000),
-        "draws": call.choose(100_000, 10_000),
-        "data_sets": call.choose({"50": 10, "100": 5}, {"50": 2}),
-    }
+@dataclass(frozen=True)
+class _Settings:
+    """The size of the computation."""
+
+    rows: int
+    draws: int
+    data_sets: dict[str, int]  # by the number of shards
+
+    @staticmethod
+    def of(call: Call) -> _Settings:
+        return _Settings(
+            rows=call.choose(100_000, 50_000),
+            draws=call.choose(100_000, 10_000),
+            data_sets=call.choose({"50": 10, "100": 5}, {"50": 2}),
+        )
 
 
-def _over_data_sets(p: float, num_shards: int, call: Call) -> list[dict[str, Any]]:
-    settings = _settings(call)
+class _Found(NamedTuple):
+    """Distances from the posterior in one data set."""
 
-    def one(number: int) -> dict[str, Any]:
-        data = DataSet.simulate(p, settings["rows"], num_shards, (call.seed, 3, number))
-        draws = method_draws(data, settings["draws"], call.seed + number)
+    methods: dict[str, float]
+    floor: list[float]  # of as many exact draws
+    exact: list[float]  # of densities that are known
+
+
+def _over_data_sets(p: float, num_shards: int, call: Call) -> list[_Found]:
+    settings = _Settings.of(call)
+
+    def one(number: int) -> _Found:
+        data = DataSet.simulate(p, settings.rows, num_shards, (call.seed, 3, number))
+        draws = method_draws(data, settings.draws, call.seed + number)
         rng = np.random.default_rng([call.seed, 4, number])
-        exact_draws = data.posterior.rvs((_NOISE_SETS, settings["draws"], 1), random_state=rng)
-        found: dict[str, Any] = {name: marginal_l2(values, data.posterior) for name, values in draws.items()}
+        exact_draws = data.posterior.rvs((_NOISE_SETS, settings.draws, 1), random_state=rng)
+        found = {name: marginal_l2(values, data.posterior) for name, values in draws.items()}
         floor = [marginal_l2(values, data.posterior) for values in exact_draws]
-        return {**found, "floor": floor, **_exact_distances(data)}
+        return _Found(found, floor, _exact_distances(data))
 
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, range(settings["data_sets"][str(num_shards)])))
+        return list(pool.map(one, range(settings.data_sets[str(num_shards)])))
 
 
-def _exact_distances(data: DataSet) -> dict[str, float]:
+def _exact_distances(data: DataSet) -> list[float]:
     """Relative L2 distances of the known densities: AR, the affine map, and the affine map with kept rows."""
     mean, sd = data.posterior.mean(), data.posterior.std()
     p = np.linspace(mean - 12 * sd, mean + 12 * sd, 2_401)
@@ -213,12 +230,11 @@ def _exact_distances(data: DataSet) -> dict[str, float]:
         affine_density(data.rescaled, data.full, p),
         affine_density(data.kept, data.full, p),
     )
-    distances = [float(((d - truth) ** 2).sum() / (truth**2).sum()) for d in densities]
-    return dict(zip(_EXACT, distances, strict=True))
+    return [float(((d - truth) ** 2).sum() / (truth**2).sum()) for d in densities]
 
 
-def _exact_table(rows: list[tuple[Any, ...]]) -> Table:
-    shown = tuple((label, *(scientific(float(v.mean())) for v in values)) for label, *values in rows)
+def _exact_table(rows: list[tuple[str, list[float]]]) -> Table:
+    shown = tuple((label, *map(scientific, means)) for label, means in rows)
     note = (
         "Computed from the densities, without draws: the integral of (p - q)^2 divided by that of p^2, mean over data "
         "sets."

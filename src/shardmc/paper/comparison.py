@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -230,7 +229,7 @@ def default_is_closest(cells: Sequence[Comparison], example: str) -> Claim:
     return Claim(text if not bad else f"{text} Not in {', '.join(bad)}.", not bad)
 
 
-def record(cells: Sequence[Comparison]) -> list[dict[str, Any]]:
+def record(cells: Sequence[Comparison]) -> list[dict[str, object]]:
     """The raw distances, for the JSON file."""
     return [
         {

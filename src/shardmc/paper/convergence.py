@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from shardmc.paper.result import (
     Call,
     Claim,
     Figure,
+    Line,
     Result,
     Table,
     canvas,
@@ -26,6 +27,7 @@ from shardmc.paper.result import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 
@@ -90,13 +92,19 @@ def _averaged(rows: np.ndarray, shards: np.ndarray, measure: Measure, call: Call
     return Curve(used, shards, {name: np.array([f[name] for f in found]) for name in found[0]})
 
 
+class MarkedLine(Line):
+    """A line with markers."""
+
+    marker: str
+
+
 @dataclass(frozen=True)
 class Growth:
     """Curves with K = N^g for each rate g, and one with N fixed."""
 
     curves: Sequence[Curve]
     fixed: Curve
-    lines: Mapping[str, dict[str, Any]]  # name -> style of its line
+    lines: Mapping[str, MarkedLine]  # by name
     error: str  # name of the measure
 
     @property
@@ -124,7 +132,7 @@ class Growth:
             name, title, prose(name), tables, (Figure(name, caption, self.draw),), claims, self.numbers()
         )
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         """Everything, for the JSON file."""
         return {
             "slopes_against_N": {
@@ -151,7 +159,7 @@ class Growth:
         legend_above(figure, panels[0, 0])
         return figure
 
-    def _lines(self, panel: Any, curve: Curve, against: np.ndarray) -> None:
+    def _lines(self, panel: Axes, curve: Curve, against: np.ndarray) -> None:
         for name, line in self.lines.items():
             panel.loglog(against, curve.errors[name], label=name, markersize=4, linewidth=1.3, **line)
         left, right = panel.get_xlim()
@@ -183,12 +191,12 @@ def _apart(heights: np.ndarray, low: float, high: float) -> np.ndarray:
     return np.exp(placed)
 
 
-def _values(curve: Curve) -> dict[str, Any]:
+def _values(curve: Curve) -> dict[str, object]:
     errors = {name: values.tolist() for name, values in curve.errors.items()}
     return {"N": curve.rows.tolist(), "K": curve.shards.tolist(), "error": errors}
 
 
-_DISTANCE_LINES = {
+_DISTANCE_LINES: dict[str, MarkedLine] = {
     "AR": {"color": BLUE, "marker": "o", "linestyle": "-"},
     "AR at modes": {"color": SKY, "marker": "x", "linestyle": ":"},
     "AR + Newton": {"color": GREEN, "marker": "s", "linestyle": "--"},
@@ -239,7 +247,7 @@ ASYMPTOTIC, POSTERIOR, AFFINE = (
     "affine, from the posterior",
 )
 
-_VARIANCE_LINES = {
+_VARIANCE_LINES: dict[str, MarkedLine] = {
     ASYMPTOTIC: {"color": GREEN, "marker": "s", "linestyle": "--"},
     POSTERIOR: {"color": BLUE, "marker": "o", "linestyle": "-"},
     AFFINE: {"color": ORANGE, "marker": "^", "linestyle": "-."},

@@ -5,11 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from scipy import stats
 
+from shardmc.combiners.density import Distribution
 from shardmc.combiners.distance import joint_l2, marginal_l2
 from shardmc.combiners.recenter import Recenter
 from shardmc.model import Model
@@ -28,7 +29,10 @@ from shardmc.paper.comparison import (
     thinned,
 )
 from shardmc.paper.result import Call, Result, prose
-from shardmc.types import Located, Mode, Scaling, ShardDraws
+from shardmc.types import Located, Mode, Params, Scaling, ShardDraws
+
+if TYPE_CHECKING:
+    import jax
 
 SHARDS = (20, 50, 100)
 VARIANCE = 10.0
@@ -45,10 +49,10 @@ def model() -> Model:
     """Normal rows. p(mu, log sigma) is constant, so the prior density of (mu, sigma^2) is 1 / sigma^2."""
     import jax.numpy as jnp
 
-    def log_likelihood(params: dict[str, Any], y: Any) -> Any:
+    def log_likelihood(params: Params, y: jax.Array) -> jax.Array:
         return -0.5 * ((y - params["mu"]) ** 2 / params["variance"] + jnp.log(params["variance"]))
 
-    def log_prior(params: dict[str, Any]) -> Any:
+    def log_prior(params: Params) -> jax.Array:
         return -jnp.log(params["variance"])
 
     return Model(
@@ -89,13 +93,12 @@ class NormalInverseGamma:
         mu = self.mean[:, None] + np.sqrt(variance / self.count) * rng.standard_normal(shape)
         return np.stack([mu, variance], axis=-1)
 
-    def marginals(self) -> list[Any]:
+    def marginals(self) -> list[Distribution]:
         """Exact marginal distributions of mu and sigma^2 of the first shard."""
         scale = np.sqrt(self.squares[0] / (2 * self.shape) / self.count)
-        return [
-            stats.t(2 * self.shape, self.mean[0], scale),
-            stats.invgamma(self.shape, scale=self.squares[0] / 2),
-        ]
+        mu = stats.t(2 * self.shape, self.mean[0], scale)
+        variance = stats.invgamma(self.shape, scale=self.squares[0] / 2)
+        return cast(list[Distribution], [mu, variance])
 
     def modes(self) -> tuple[np.ndarray, np.ndarray]:
         """Modes (shard, 2) of (mu, log sigma^2) with power 1, and the curvatures there, (shard, 2, 2)."""
@@ -165,7 +168,7 @@ def table_1(call: Call) -> Result:
         for num_shards in shards:
             call.tell(len(joint), total)
 
-            def one(number: int, methods=methods, num_shards=num_shards, count=count) -> dict[str, Any]:
+            def one(number: int, methods=methods, num_shards=num_shards, count=count) -> _Found:
                 y = _rows(call, number)
                 return _distances(
                     y, methods(y, num_shards, count, call.seed + number), count, call.seed + number
@@ -205,23 +208,33 @@ def _rows(call: Call, number: int) -> np.ndarray:
     return np.sqrt(VARIANCE) * rng.standard_normal(call.choose(10**6, 10**5))
 
 
-def _distances(y: np.ndarray, methods: dict[str, np.ndarray], count: int, seed: int) -> dict[str, Any]:
-    """(joint, marginal) distance of every method and of as many exact draws."""
+_Distances = tuple[float, float]
+"""The distance of the joint density, and the mean distance of the marginal ones."""
+
+
+class _Found(NamedTuple):
+    """Distances from the posterior in one data set."""
+
+    methods: dict[str, _Distances]
+    floor: list[_Distances]  # of as many exact draws
+
+
+def _distances(y: np.ndarray, methods: dict[str, np.ndarray], count: int, seed: int) -> _Found:
     posterior = NormalInverseGamma.of(y, 1, "rescaled")
     rng = np.random.default_rng([seed, 3])
     reference = posterior.draws(_REFERENCE_DRAWS, rng)[0]
     marginals = posterior.marginals()
 
-    def both(values: np.ndarray) -> tuple[float, float]:
+    def both(values: np.ndarray) -> _Distances:
         return joint_l2(values, reference), marginal_l2(values, marginals)
 
-    found: dict[str, Any] = {name: both(values) for name, values in methods.items()}
-    return {**found, "floor": [both(posterior.draws(count, rng)[0]) for _ in range(_NOISE_SETS)]}
+    found = {name: both(values) for name, values in methods.items()}
+    return _Found(found, [both(posterior.draws(count, rng)[0]) for _ in range(_NOISE_SETS)])
 
 
-def _comparison(label: str, found: list[dict[str, Any]], which: int, num_shards: int | None) -> Comparison:
-    distances = {name: np.array([f[name][which] for f in found]) for name in found[0] if name != "floor"}
+def _comparison(label: str, found: list[_Found], which: int, num_shards: int | None) -> Comparison:
+    distances = {name: np.array([f.methods[name][which] for f in found]) for name in found[0].methods}
     printed = {} if num_shards is None else TABLE_1[num_shards]
-    floor = np.array([values[which] for f in found for values in f["floor"]])
+    floor = np.array([values[which] for f in found for values in f.floor])
     reasons = {("WS", other): _WS_REASON for other in ("CMC", "AR")}
     return Comparison(label, distances, floor, printed, reasons)

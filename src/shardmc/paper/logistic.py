@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,7 +29,10 @@ from shardmc.paper.comparison import (
     rivals,
 )
 from shardmc.paper.result import Call, Claim, Result, Table, prose, scientific
-from shardmc.types import Mode
+from shardmc.types import Mode, Params
+
+if TYPE_CHECKING:
+    import jax
 
 _ATTRIBUTES = 3
 _FILE = "covtype.npz"
@@ -144,10 +147,10 @@ def model(dim: int) -> Model:
     import jax
     import jax.numpy as jnp
 
-    def log_likelihood(params: dict[str, Any], rows: Any) -> Any:
+    def log_likelihood(params: Params, rows: dict[str, jax.Array]) -> jax.Array:
         return -jax.nn.softplus((1 - 2 * rows["y"]) * (rows["x"] @ params["theta"]))
 
-    def log_prior(params: dict[str, Any]) -> Any:
+    def log_prior(params: Params) -> jax.Array:
         return -0.5 * jnp.sum(params["theta"] ** 2) / PRIOR_SD**2
 
     return Model(log_likelihood, log_prior, {"theta": dim})
@@ -318,7 +321,7 @@ class _Cells:
             ),
         )
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         return {name: record(self.comparisons(name, printed=name == "l2")) for name in _DISTANCES}
 
 

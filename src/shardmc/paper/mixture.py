@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from shardmc.paper.result import (
     Figure,
     Result,
     Table,
+    WideLine,
     canvas,
     few_ticks,
     legend_above,
@@ -32,7 +33,7 @@ from shardmc.paper.result import (
 from shardmc.pipeline import fit
 from shardmc.posterior import Posterior
 from shardmc.sample import Gibbs, binomial_labels
-from shardmc.types import ShardDraws
+from shardmc.types import Params, ShardDraws
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -61,12 +62,12 @@ def simulate(num_rows: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"x1": x[0].astype(np.float32), "x2": x[1].astype(np.float32), "y": y.astype(np.float32)}
 
 
-def residuals(state: Any, rows: Rows) -> jax.Array:
+def residuals(state: Params, rows: Rows) -> jax.Array:
     """y - alpha x1 - beta x2 of every row."""
     return rows["y"] - state["alpha"] * rows["x1"] - state["beta"] * rows["x2"]
 
 
-def outlier_log_odds(state: Any, rows: Rows) -> jax.Array:
+def outlier_log_odds(state: Params, rows: Rows) -> jax.Array:
     """Log odds, given the parameters, that a row is an outlier."""
     return (
         jnp.log(state["p"])
@@ -131,14 +132,14 @@ def gibbs(warmup: int = 100) -> Gibbs:
     return Gibbs(step, init, observe, warmup=warmup)
 
 
-def log_likelihood(params: dict[str, Any], rows: Rows) -> jax.Array:
+def log_likelihood(params: Params, rows: Rows) -> jax.Array:
     """Log density of every row, labels summed out."""
     regular = jnp.log1p(-params["p"]) + _log_normal(residuals(params, rows), params["variance"])
     other = jnp.log(params["p"]) + _log_normal(rows["y"], params["outlier_variance"])
     return jnp.logaddexp(regular, other)
 
 
-def log_prior(params: dict[str, Any]) -> jax.Array:
+def log_prior(params: Params) -> jax.Array:
     """Log density of the paper's conjugate priors, up to a constant."""
     slopes = -(params["alpha"] ** 2 + params["beta"] ** 2) / (2 * _SLOPE_VARIANCE)
     variances = sum(
@@ -167,7 +168,7 @@ NUM_SHARDS = 50
 DATA_SETS = 1
 AR, MODES, SUMMED = "AR (Gibbs)", "shardmc (Gibbs)", "shardmc (labels summed out)"
 
-_LINES: dict[str, dict[str, Any]] = {
+_LINES: dict[str, WideLine] = {
     "all rows (Gibbs)": {"color": BLACK, "linestyle": "-", "linewidth": 2.2},
     AR: {"color": RED, "linestyle": (0, (4, 2)), "linewidth": 1.6},
     MODES: {"color": BLUE, "linestyle": (0, (1, 1)), "linewidth": 1.8},
@@ -233,15 +234,13 @@ _METHODS = (AR, MODES, SUMMED)
 
 def _run(call: Call, number: int) -> _Run:
     rows = simulate(call.choose(10**6, 10**5), np.random.default_rng([call.seed, 7, number]))
-    options: dict[str, Any] = {"seed": call.seed + number, "check": False}
-    full = fit(model(), rows, shards=1, sampler=gibbs(200), draws=call.choose(6_000, 1_000), **options)
+    run = partial(fit, model(), rows, seed=call.seed + number, check=False)
+    full = run(shards=1, sampler=gibbs(200), draws=call.choose(6_000, 1_000))
     call.tell(3 * number + 1, 3 * DATA_SETS)
     draws = NUM_SHARDS * call.choose(300, 80)
-    shards = fit(
-        model(), rows, shards=NUM_SHARDS, sampler=gibbs(call.choose(100, 50)), draws=draws, **options
-    )
+    shards = run(shards=NUM_SHARDS, sampler=gibbs(call.choose(100, 50)), draws=draws)
     call.tell(3 * number + 2, 3 * DATA_SETS)
-    summed = fit(model(), rows, shards=NUM_SHARDS, draws=draws, **options)
+    summed = run(shards=NUM_SHARDS, draws=draws)
     combined = {AR: _algorithm_1(shards), MODES: shards.draws, SUMMED: summed.draws}
     return _Run(full.draws, _effective(full.draws), combined)
 
@@ -303,7 +302,7 @@ def _claim(runs: list[_Run], method: str, mean_bound: float, sd_bound: float) ->
     return Claim(text, means <= mean_bound and sds <= sd_bound)
 
 
-def _numbers(run: _Run) -> dict[str, Any]:
+def _numbers(run: _Run) -> dict[str, object]:
     return {
         name: {
             "mean": float(run.reference[name].mean()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from shardmc.paper.result import (
     Call,
     Claim,
     Figure,
+    Line,
     Result,
     Table,
     canvas,
@@ -259,7 +260,7 @@ def _claims(summaries: Mapping[str, dict[str, float]]) -> tuple[Claim, ...]:
 def _draw(outcome: _Outcome) -> Canvas:
     figure, axes = canvas(1, 2, height=3.2)
     truth = true_density(outcome.grid)
-    lines: tuple[tuple[str, np.ndarray, dict[str, Any]], ...] = (
+    lines: tuple[tuple[str, np.ndarray, Line], ...] = (
         (POOLED, outcome.combined[POOLED], {"color": GREEN, "linestyle": "-."}),
         ("all rows", outcome.reference, {"color": BLACK, "linestyle": "-"}),
         (AR, outcome.combined[AR], {"color": BLUE, "linestyle": (0, (4, 2))}),

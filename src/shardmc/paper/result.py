@@ -8,15 +8,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from shardmc.guards.files import write_file
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 T = TypeVar("T")
+
+
+class Line(TypedDict):
+    """Colour and dashes of a curve, in Matplotlib's terms."""
+
+    color: str
+    linestyle: str | tuple[float, tuple[float, ...]]
+
+
+class WideLine(Line):
+    """The same, and its width."""
+
+    linewidth: float
+
 
 # The palette of Okabe and Ito.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
@@ -29,7 +44,7 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
     "#CC79A7",
 )
 
-METHODS: dict[str, dict[str, Any]] = {
+METHODS: dict[str, WideLine] = {
     "posterior": {"color": BLACK, "linestyle": "-", "linewidth": 2.2},
     "CMC": {"color": RED, "linestyle": (0, (5, 2)), "linewidth": 1.5},
     "AR": {"color": BLUE, "linestyle": (0, (3, 1.5)), "linewidth": 1.6},
@@ -39,30 +54,30 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """Line of each method. The posterior is drawn below the others."""
 
-_SETTINGS: Any = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.labelsize": 9,
-    "legend.fontsize": 9,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "svg.hashsalt": "shardmc",
-    "svg.fonttype": "path",
-}
-
 
 @contextmanager
 def printed() -> Iterator[None]:
     """Fonts and lines for a printed page, while figures are drawn and saved."""
     import matplotlib as mpl
 
-    with mpl.rc_context(_SETTINGS):
+    with mpl.rc_context(
+        {
+            "font.size": 9,
+            "axes.titlesize": 9,
+            "axes.labelsize": 9,
+            "legend.fontsize": 9,
+            "xtick.labelsize": 8,
+            "ytick.labelsize": 8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "svg.hashsalt": "shardmc",
+            "svg.fonttype": "path",
+        }
+    ):
         yield
 
 
-def canvas(rows: int, columns: int, width: float = 7.2, height: float = 2.3) -> tuple[Canvas, Any]:
+def canvas(rows: int, columns: int, width: float = 7.2, height: float = 2.3) -> tuple[Canvas, np.ndarray]:
     """A figure and its panels (rows, columns), `height` inches per row, without pyplot's global state."""
     from matplotlib.figure import Figure
 
@@ -126,7 +141,7 @@ class Result:
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     claims: tuple[Claim, ...] = ()
-    numbers: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, object] = field(default_factory=dict)
     """Settings and raw values, for the JSON file."""
 
 
@@ -180,13 +195,26 @@ ORDER = (
 """The results in the order in which the paper has them."""
 
 
-def write_result(result: Result, out: Path, provenance: dict[str, Any]) -> list[Path]:
+class Provenance(TypedDict):
+    """When, how and with which versions a result was recomputed."""
+
+    date: str
+    quick: bool
+    seed: int
+    seconds: float
+    """Wall time."""
+    cpu_seconds: float
+    cores: int | None
+    peak_memory_gb: float | None
+    versions: dict[str, str]
+
+
+def write_result(result: Result, out: Path, provenance: Provenance) -> list[Path]:
     """Write the Markdown, JSON and figures of one result. Returns the files, the Markdown first."""
     out.mkdir(parents=True, exist_ok=True)
-    record = _record(result, provenance)
     written = [out / f"{result.name}.md", out / f"{result.name}.json"]
-    _write(written[0], markdown(record))
-    _write(written[1], json.dumps(record, indent=1, allow_nan=False) + "\n")
+    _write(written[0], markdown(result, provenance))
+    _write(written[1], json.dumps(_record(result, provenance), indent=1, allow_nan=False) + "\n")
     with printed():
         for figure in result.figures:
             canvas = figure.draw()
@@ -214,22 +242,23 @@ def write_index(out: Path) -> Path:
     return path
 
 
-def markdown(record: dict[str, Any]) -> str:
+def markdown(result: Result, provenance: Provenance) -> str:
     """A result as Markdown, figures by their file names."""
-    parts = [f"# {record['title']}", *record["text"]]
-    if record["claims"]:
-        parts.append("\n".join(f"- {'✓' if c['holds'] else '✗'} {c['text']}" for c in record["claims"]))
-    for table in record["tables"]:
-        parts += [f"## {table['title']}", _grid(table["columns"], table["rows"])]
-        if table["note"]:
-            parts.append(table["note"])
-    for figure in record["figures"]:
-        parts += [f"![{figure['caption']}]({figure['name']}.svg)", f"*{figure['caption']}*"]
-    parts.append(_origin(record["provenance"]))
+    parts = [f"# {result.title}", *result.text]
+    if result.claims:
+        parts.append("\n".join(f"- {'✓' if c.holds else '✗'} {c.text}" for c in result.claims))
+    for table in result.tables:
+        parts += [f"## {table.title}", _grid(table.columns, table.rows)]
+        if table.note:
+            parts.append(table.note)
+    for figure in result.figures:
+        parts += [f"![{figure.caption}]({figure.name}.svg)", f"*{figure.caption}*"]
+    parts.append(_origin(provenance))
     return "\n\n".join(parts) + "\n"
 
 
-def _record(result: Result, provenance: dict[str, Any]) -> dict[str, Any]:
+def _record(result: Result, provenance: Provenance) -> dict[str, object]:
+    """A result as its JSON file has it."""
     return {
         "name": result.name,
         "title": result.title,
@@ -242,7 +271,7 @@ def _record(result: Result, provenance: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table(table: Table) -> dict[str, object]:
     return {
         "title": table.title,
         "columns": list(table.columns),
@@ -258,7 +287,7 @@ def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(columns), "|" + "---|" * len(columns), *map(line, rows)])
 
 
-def _origin(provenance: dict[str, Any]) -> str:
+def _origin(provenance: Provenance) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
     kind = "quick version" if provenance["quick"] else "full version"
     less = " Fewer rows, draws and data sets than the text says." if provenance["quick"] else ""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from shardmc.locate.expansion import (
 from shardmc.model import Model, Recipe
 from shardmc.pipeline.checking import CheckDraws
 from shardmc.pipeline.driver import Driver
-from shardmc.pipeline.fitting import open_rows
+from shardmc.pipeline.fitting import check_keep, open_rows
 from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, LocateShards, SampleShards
@@ -37,9 +37,10 @@ from shardmc.posterior import Posterior, ShardTable, load
 from shardmc.sample import Auto, Sampler, ShardChains
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import Purpose, checked_seed, derived_seed
-from shardmc.types import Data, Frame, Gradients, Located, Mode, Progress
+from shardmc.types import Data, Frame, Gradients, Located, Mode, Progress, RowValues
 
 _STEPS = 10
+"""Newton steps over old and new rows that are tried."""
 _MUCH = 2.0
 """If the number of rows grows by more than this since the last fit from scratch, another fit is advised."""
 
@@ -51,8 +52,8 @@ def append(
     new_data: Data,
     *,
     old_data: Data = None,
-    weights: Any = None,
-    old_weights: Any = None,
+    weights: RowValues = None,
+    old_weights: RowValues = None,
     shards: int | str = "auto",
     seed: int | None = None,
     keep: float | None = KEEP,
@@ -110,6 +111,7 @@ def append(
     certified = certify_options(certify, check)
     if certified is not None and certified.rows not in ("auto", 1):
         raise OptionError("append certifies with all rows: leave out rows= of shardmc.Certify.")
+    check_keep(keep)
     earlier = posterior if isinstance(posterior, Posterior) else load(Path(posterior))
     _refuse_kind(earlier)
     _check_old_weights(earlier, old_data, old_weights)
@@ -160,7 +162,7 @@ def append(
         kept_rows=sum(map(len, state.kept or ())),
         appended_rows=blocks.num_rows,
         fitted_rows=fitted_rows,
-        weighted=earlier.plan.weighted or weights is not None,
+        weighted=True if weights is not None else earlier.plan.weighted,
         noise_log_density=None,
         noise_gradient=None,
     )
@@ -217,7 +219,7 @@ class JoinEarlierDraws(Stage):
 
 
 def rescaled_draws(model: Model, draws: np.ndarray, mode: Mode, growth: float) -> tuple[np.ndarray, Mode]:
-    """Draws of log pi + l made draws of log pi + growth * l, by the affine map that does so for a Gaussian.
+    """Turn draws of log pi + l into draws of log pi + growth * l, by the affine map that is exact for a Gaussian.
 
     Parameters
     ----------
@@ -230,7 +232,7 @@ def rescaled_draws(model: Model, draws: np.ndarray, mode: Mode, growth: float) -
     -------
     draws : (draw, dim)
     mode
-        Mode and curvature of the density they are draws of.
+        Mode and curvature of the density that the returned draws are from.
     """
     target = likelihood_at_mode(model, mode).times(growth) + expand_prior(model, mode.theta)
     if np.linalg.eigvalsh(target.curvature)[0] <= 0:
@@ -280,7 +282,7 @@ def _known(earlier: Posterior, seed: int | None) -> tuple[Mode, int]:
     return Mode(earlier.mode, earlier.curvature, np.nan, 0.0), checked_seed(seed)
 
 
-def _check_old_weights(earlier: Posterior, old_data: Data, old_weights: Any) -> None:
+def _check_old_weights(earlier: Posterior, old_data: Data, old_weights: RowValues) -> None:
     if old_data is None:
         if old_weights is not None:
             raise OptionError("old_weights are the weights of old_data: give both, or neither.")
@@ -319,15 +321,15 @@ def _number_of_shards(shards: int | str, num_rows: int, usual: float) -> int:
     return int(shards)
 
 
-def _old_blocks(data: Data, model: Model, weights: Any, earlier: Posterior, seed: int) -> Blocks | None:
+def _old_blocks(data: Data, model: Model, weights: RowValues, earlier: Posterior, seed: int) -> Blocks | None:
     """The old rows in any shards; only sums over all of them are needed."""
     if data is None:
         return None
     source, _ = open_rows(model, data, seed)
     if source.num_rows != earlier.plan.rows:
         raise DataError(
-            f"old_data has {source.num_rows} rows, but the posterior has seen {earlier.plan.rows}; give the rows that "
-            "it was fitted to."
+            f"old_data has {source.num_rows} rows, but the posterior was computed from {earlier.plan.rows}; give "
+            "exactly those rows."
         )
     shards = min(max(earlier.shards.num_shards, 16), source.num_rows)
     return source.split(Partition(shards, weights=weights), seed)
@@ -359,7 +361,7 @@ def _score_of(parts: Sequence[Blocks]) -> Callable[[Job, State], Score]:
 
 
 def _with_few_draws(table: ShardTable, most: int) -> ShardTable:
-    """The table with as many draws of the old rows' shard as of the others, evenly taken."""
+    """The table with as many draws of the old rows' shard as of the others, evenly spaced."""
     length = int(np.isfinite(table.draws[0, :, 0]).sum())
     evenly = np.arange(min(most, length)) * length // min(most, length)
     draws = table.draws[:, :most].copy()

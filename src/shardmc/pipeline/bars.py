@@ -28,7 +28,7 @@ _IN_NOTEBOOK = 1.0
 """Seconds between two pictures of the bars in a notebook."""
 
 
-class Left(ProgressColumn):
+class TimeLeft(ProgressColumn):
     """About how long a stage will still take, from the time that its finished part took."""
 
     max_refresh = 0.5
@@ -50,7 +50,7 @@ class Bars:
             BarColumn(bar_width=24),
             TextColumn("{task.fields[count]}", justify="right"),
             TimeElapsedColumn(),
-            Left(),
+            TimeLeft(),
             console=console,
             transient=True,
             # What the user prints stays on stdout.

@@ -190,16 +190,19 @@ def _shard_table(state: State, evidence: Evidence, outcomes: Iterable[Outcome]) 
     for shard, values in enumerate(flat):
         draws[shard, : len(values)] = values
     columns = {name: values for outcome in outcomes for name, values in outcome.per_shard.items()}
-    return ShardTable.of(
-        columns,
+    return ShardTable(
         share=evidence.shares,
         size=evidence.sizes,
         acceptance=evidence.acceptance,
         divergences=evidence.divergences,
+        ess=columns.pop("ess"),
+        r_hat=columns.pop("r_hat"),
         sampler=tuple(c.sampler for c in known(state.sampled).chains),
         draws=draws,
         mode=None if state.located is None else state.located.shard_modes,
+        disagreement=columns.pop("disagreement", None),
         chains=np.array([len(theta) for theta in evidence.chains]),
+        more=columns,
     )
 
 
@@ -220,10 +223,8 @@ class Polish(Stage):
         certificate, used = checked.certificate, checked.certified_at
         if certificate is None or used is None:
             return state.after(self, passes=0.0, notes=(*state.notes, _NO_MODE))
-        mode, score = (
-            known(state.located).mode,
-            score_of_blocks(replace(job, engine=_Counted(job.engine, log)), state),
-        )
+        mode = known(state.located).mode
+        score = score_of_blocks(replace(job, engine=_Counted(job.engine, log)), state)
         remedies = Remedies(job.options, one_shard=state.blocks.num_shards == 1)
         inside = np.flatnonzero(np.isfinite(combined.theta).all(axis=1))
         rng, before = generator(job.seed, Purpose.POLISH), len(used)

@@ -17,7 +17,7 @@ from shardmc.types import Finding
 _FEW_ROWS = 5
 """A warning is given for fewer rows per shard than this times the number of parameters."""
 _FEW_GROUPS = 10
-"""And for fewer groups per shard than this."""
+"""A warning is given for fewer groups per shard than this, too."""
 
 
 def number_of_shards(
@@ -59,7 +59,7 @@ def small_shards(count: int, source: Source, dim: int) -> tuple[Finding, ...]:
 
 
 def _most_shards(source: Source, *, rows: int, groups: int) -> int:
-    """The largest number of shards with at least so many rows and, if they go to shards together, groups."""
+    """The largest number of shards that have at least this many rows each and, if rows are grouped, groups each."""
     most = source.num_rows // rows
     if source.num_units < source.num_rows:
         most = min(most, source.num_units // groups)
@@ -93,27 +93,27 @@ MOST = {1: 100, 2: 40, 3: 18}
 class Nodes(NamedTuple):
     """Nodes in each direction; all are 0 if effects are not integrated out by quadrature.
 
-    If `few` are fewer than `enough`, that rule is corrected at the mode by the finer one.
+    If `few` is less than `enough`, the rule with `few` nodes is corrected at the mode by the finer one.
 
     >>> Nodes.given(5), Nodes.given(20)
     (Nodes(few=5, enough=5, finer=7), Nodes(few=20, enough=20, finer=28))
     """
 
     few: int
-    """Those of the sampler."""
+    """The nodes of the sampler."""
     enough: int
-    """The fewest that are enough without a correction."""
+    """The fewest nodes that are enough without a correction."""
     finer: int
-    """Those of the certificate."""
+    """The nodes of the certificate."""
 
     @staticmethod
     def given(number: int) -> Nodes:
-        """So many, without a correction. The certificate uses two more, or two fifths more."""
+        """This number, without a correction. The certificate uses two more, or two fifths more."""
         return Nodes(number, number, max(number + 2, round(1.4 * number)))
 
     @staticmethod
     def at(model: Model, few: int, enough: int) -> Nodes:
-        """Those at these places of the ladder."""
+        """The numbers at these places of the ladder."""
         effects = effects_by_quadrature(model)
         if not effects:
             return Nodes(0, 0, 0)

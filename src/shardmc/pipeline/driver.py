@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Folder:
         if self._run is not None:
             self._run.close(failed=kind is not None)
 
-    def expect(self, source: Source, plan: Mapping[str, Any]) -> None:
+    def expect(self, source: Source, plan: Mapping[str, object]) -> None:
         """Refuse a folder that belongs to other rows or another plan, before a row is read."""
         if self._run is not None and not self._overwrite:
             self._run.expect(plan, source.fingerprint, source.num_rows)
@@ -241,8 +241,8 @@ class _Ahead:
     def compile(self, stages: Sequence[Stage], job: Job, state: State) -> None:
         """Compile the programs that these stages list.
 
-        Before the precision is chosen, they are compiled for the one that is usual. If it turns out to be another,
-        those that have not begun are given up.
+        Before the precision is chosen, they are compiled for the usual one. If another is chosen, compilations that
+        have not begun are cancelled.
         """
         first, *later = stages
         if state.precision is None and isinstance(state.blocks, GroupedBlocks):
@@ -263,7 +263,7 @@ class _Ahead:
                     self._compiling.append((stage, compiling))
 
     def notes(self) -> tuple[str, ...]:
-        """What went wrong in the background. A program that is not needed any more is not compiled."""
+        """What failed in the background. Compilations that have not begun are cancelled, as nothing needs them now."""
         failed = {}
         for stage, compiling in self._compiling:
             if compiling.cancel() or not compiling.done():

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from shardmc.check.advice import ANY
 from shardmc.combiners import named_combiner
 from shardmc.data import Partition, Source, as_source
 from shardmc.data.grouped import GroupedBlocks
-from shardmc.data.row_weights import read_weights
+from shardmc.data.row_weights import SurveyWeights, read_weights
 from shardmc.engine import Engine, Local
 from shardmc.errors import ModelError, OptionError, knows_its_options
 from shardmc.locate import KEEP, asked_precision, precision_of_rows
@@ -41,12 +41,13 @@ from shardmc.posterior import Plan, Posterior
 from shardmc.sample import Auto, Gibbs, Sampler
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import checked_seed
-from shardmc.types import Combiner, Data, Progress, Rows
+from shardmc.types import Combiner, Data, Progress, Rows, RowValues
 
 if TYPE_CHECKING:
     from shardmc.pipeline.own_groups import RowsInGroups
 
 _SAMPLE_ROWS = 64
+"""Rows on which a model is checked before anything is compiled."""
 
 FIT = (
     ChoosePrecision(),
@@ -60,7 +61,7 @@ FIT = (
 )
 """The stages of a fit, after its rows are read and split."""
 
-GROUPS_CERTIFIED = 0.2
+_GROUPS_CERTIFIED = 0.2
 """The part of the groups that each gradient of the certificate reads by default: integrals over effects take long."""
 
 FIT_GROUPS = (LocateGroups(), *FIT[2:], DescribeGroups())
@@ -92,8 +93,8 @@ def fit(
     shards: int | str = "auto",
     draws: int = 10_000,
     seed: int = 0,
-    weights: Any = None,
-    stratify: Any = None,
+    weights: RowValues | SurveyWeights = None,
+    stratify: RowValues = None,
     shuffle: bool = True,
     keep: float | None = KEEP,
     sampler: str | Sampler | Auto = "auto",
@@ -219,12 +220,11 @@ def fit(
             if not overwrite:
                 folder.begin(source, rows, bound, plan)
             blocks = driver.timed("split", rows.split, partition, seed)
-            if (
-                overwrite
-            ):  # a mistake in weights or strata, found while rows are split, does not cost the earlier run
+            # Weights and strata are checked while rows are split. An earlier run is only removed after that.
+            if overwrite:
                 folder.begin(source, rows, bound, plan)
         if isinstance(blocks, GroupedBlocks) and certify is True and certified is not None:
-            certified = replace(certified, rows=GROUPS_CERTIFIED)
+            certified = replace(certified, rows=_GROUPS_CERTIFIED)
         job = Job(
             model=bound,
             blocks=blocks,
@@ -338,13 +338,19 @@ def _in_words(method: Sampler | Auto | Combiner) -> str:
 
 
 def check_options(draws: int, seed: int, keep: float | None, check: bool, polish: bool) -> None:
-    if not isinstance(draws, int | np.integer) or draws < 1:
+    """Refuse options that are not allowed, before anything is read."""
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
         raise OptionError(f"draws must be a positive whole number, not {draws!r}.")
     checked_seed(seed)
-    if keep is not None and not (isinstance(keep, int | float) and keep > 0):
-        raise OptionError(f"keep must be a positive number, or None to keep no rows, not {keep!r}.")
+    check_keep(keep)
     if polish and not check:
         raise OptionError("polish=True needs the certificate: leave check and certify at True.")
+
+
+def check_keep(keep: float | None) -> None:
+    """Refuse a bound on leverage that is not a positive number."""
+    if isinstance(keep, bool) or not (keep is None or (isinstance(keep, int | float) and keep > 0)):
+        raise OptionError(f"keep must be a positive number, or None to keep no rows, not {keep!r}.")
 
 
 def _check_scaling(combiner: Combiner, sampler: Sampler | Auto) -> None:

@@ -36,23 +36,25 @@ from shardmc.types import Frame, Mode
 _FIRST_GROUPS = 4_000
 """Groups from which the search for the mode starts."""
 _ROUNDS = 12
+"""The most times that groups are centred anew in a search."""
 _SCORE_STEPS = 30
+"""The most steps by scores alone."""
 _LONGEST = 1.0
 """The longest step by scores, in the model's coordinates."""
 _CLOSE = DECREMENT / 4
-"""How near to the mode scores alone lead, before the curvature of all groups is computed there."""
+"""The Newton decrement at which the search by scores alone ends. The curvature of all groups is computed there."""
 _FIRST = 1
 """The place in the ladder with which the search for the mode starts."""
 _PINNED = 0.05
 """The sd within which the log sd of effects that are parameters is held at first."""
-POINTS = 32
+_POINTS = 32
 """Points of importance sampling for the certificate, with many effects in each group."""
-SCORE_ERROR = 0.01
+_SCORE_ERROR = 0.01
 """Quadrature may move the mode by this much, in posterior standard deviations."""
-CURVATURE_ERROR = 0.03
+_CURVATURE_ERROR = 0.03
 """A corrected rule may miss this part of the curvature: the posterior sd is then wrong by half of it."""
 _DRAWS = 16
-"""Draws at which that is measured. Three of them showed a small part of what a rule with three nodes misses."""
+"""Draws at which that is measured. Three draws show only a small part of what a rule with three nodes misses."""
 _USUAL = 3
 """The place in the ladder up to which rules share one compiled program for their scores."""
 
@@ -114,13 +116,13 @@ def _with_rule(blocks: GroupedBlocks, size: int, nodes: Nodes) -> GroupedBlocks:
 
 
 def _blank(model: Model, blocks: GroupedBlocks, nodes: Nodes) -> GroupedBlocks:
-    """The blocks before anything is known of their groups."""
+    """The blocks before anything is known about their groups."""
     local = _likelihood(model).local
     if local is None:
         return blocks
     groups, length = len(blocks.layout.order), blocks.layout.length
     if isinstance(local, LinearEffects):
-        points = points_for(min(length, local.size), POINTS)
+        points = points_for(min(length, local.size), _POINTS)
         return replace(blocks.with_effects(blank_sites(groups, length)), finer=points)
     count = sum(int(np.prod(p.shape)) for p in model.parameters.values())
     centers = blank_centers(groups, local.size, count)
@@ -166,9 +168,9 @@ class _Search:
             self.passes += passes
 
     def start(self) -> None:
-        """Come near the mode, from some shards if there are enough.
+        """Approach the mode, with the rows of some shards if these are enough.
 
-        With effects as parameters, the density has no bound where they and their sd are zero. So the sd is held
+        If effects are parameters, the density has no bound where they and their sd are zero. So the sd is held fixed
         until the effects are known, and then set to theirs.
         """
         few = self._some()
@@ -185,7 +187,7 @@ class _Search:
             self._approach(some)
 
     def _follow_scores(self, some: Sequence[int] | None, close: float) -> bool:
-        """Come near the mode by products of scores, which take a small part of the time of second derivatives.
+        """Approach the mode with products of scores as the curvature. Second derivatives take much longer.
 
         Returns whether the last step was shorter than `close`, in posterior standard deviations.
         """
@@ -212,8 +214,8 @@ class _Search:
             ascent = Ascent(Evaluator(self.model, self.blocks, self.engine, added), some, self.frame)
             if not ascent.finite:
                 raise ModelError(
-                    "The log posterior is not finite at the starting point. Scale the columns, or give another "
-                    "starting point."
+                    "The log posterior is not finite at the starting point. Scale the columns or, for a "
+                    "shardmc.Model, give another starting point (initial=)."
                 )
             ascent.climb(1.0)
             self.passes += ascent.evaluate.passes
@@ -257,12 +259,12 @@ class _Search:
         self._center(self._some())
         last = len(LADDER[self.likelihood.local.size]) - 1
         scores = [self._scores(0), self._scores(1)]
-        while self._moved((scores[-1] - scores[-2])[:1]) >= SCORE_ERROR and len(scores) <= last:
+        while self._moved((scores[-1] - scores[-2])[:1]) >= _SCORE_ERROR and len(scores) <= last:
             scores.append(self._scores(len(scores)))
         enough = len(scores) - 2
         for few in range(enough):
             error = scores[few] - scores[-1]
-            if self._moved(error[1:] - error[0]) < CURVATURE_ERROR:
+            if self._moved(error[1:] - error[0]) < _CURVATURE_ERROR:
                 return Nodes.at(self.model, few, enough)
         return Nodes.at(self.model, enough, enough)
 
@@ -289,7 +291,7 @@ class _Search:
         return float(np.sqrt(np.mean(shifts**2, axis=0)).max())
 
     def use_nodes(self, nodes: Nodes) -> None:
-        """Search on with these nodes."""
+        """Use these nodes in the rest of the search."""
         if isinstance(self.likelihood.local, LocalEffects):
             self.nodes = nodes
             self.blocks = _with_rule(self.blocks, self.likelihood.local.size, nodes)

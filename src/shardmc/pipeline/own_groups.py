@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from shardmc.types import Finding
 if TYPE_CHECKING:
     import pandas as pd
 
-FEW_GROUPS = 8
+_FEW_GROUPS = 8
 """With fewer groups, the prior decides much of the sd of their effects."""
 
 
@@ -60,7 +60,7 @@ class RowsInGroups:
 
     @property
     def codes(self) -> str:
-        """The name under which rows have the number of their group; no column that the model reads has it."""
+        """The name of the column with the number of each row's group; no column that the model reads has it."""
         name = "group"
         while name in self.columns:
             name += "_"
@@ -72,7 +72,7 @@ class RowsInGroups:
         label = f"{', '.join(self.columns)} in groups of {self.effects.column}"
         return GroupedSource(source.transform(self._rows, used, label), self.codes, self.counts)
 
-    def _rows(self, table: pa.Table) -> dict[str, Any]:
+    def _rows(self, table: pa.Table) -> dict[str, np.ndarray]:
         found = self.levels.get_indexer(level_keys(table, [self.effects.column]))
         if (found < 0).any():
             raise DataError(
@@ -91,7 +91,7 @@ class RowsInGroups:
                 columns=(self.effects.column,),
                 effects=self.effects.names,
             )
-        few = (self._few(),) if len(self.levels) < FEW_GROUPS else ()
+        few = (self._few(),) if len(self.levels) < _FEW_GROUPS else ()
         return replace(posterior, groups=moments, findings=tuple(ordered((*posterior.findings, *few))))
 
     def _few(self) -> Finding:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar, cast
 
 from shardmc.errors import OptionError
 from shardmc.names import shown_text
@@ -32,8 +32,8 @@ def shows_progress(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        options = cast("dict[str, Any]", kwargs)
-        with reporting(options.pop("progress", None)) as report:
+        given = cast("Progress | bool | None", kwargs.pop("progress", None))
+        with reporting(given) as report:
             return function(*args, **kwargs, progress=report)  # type: ignore[call-arg]
 
     return run
@@ -119,11 +119,12 @@ def in_words(seconds: float) -> str:
 
 
 class Lines:
-    """A line on stderr when a stage begins, and one when it ends, for log files."""
+    """Lines on stderr for log files: when a stage begins, after each quarter of its steps, and when it ends."""
 
     def __init__(self, title: str = "") -> None:
         self._title = title
-        self._began: dict[str, float] = {}
+        self._began: dict[str, float | None] = {}  # None for a stage that has ended
+        self._quarters: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -132,16 +133,19 @@ class Lines:
         return None
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if stage not in self._began:
-            self._began[stage] = now
+        now, began = time.monotonic(), self._began.get(stage)
+        if began is None:
+            if stage in self._began and done == total:
+                return  # a stage that counts its steps ends with the "1 of 1" that every stage reports
+            self._began[stage], self._quarters[stage] = now, 0
             self._say(f"{stage} ...")
             return
-        took = now - self._began[stage]
         if done == total:
-            self._say(f"{stage}: done after {in_words(took)}.")
-        elif done * 4 // total > (done - 1) * 4 // total:
-            left = seconds_left(done, total, (self._began[stage], now), now)
+            self._began[stage] = None
+            self._say(f"{stage}: done after {in_words(now - began)}.")
+        elif (quarter := 4 * done // total) > self._quarters[stage]:
+            self._quarters[stage] = quarter
+            left = seconds_left(done, total, (began, now), now)
             self._say(
                 f"{stage}: {done:,} of {total:,}" + (f", about {in_words(left)} left." if left else ".")
             )

@@ -1,9 +1,8 @@
-"""Do the sites fit together, and does each fit itself? What a site sends is checked against what else it sends."""
+"""Checks of what sites send: whether the sites fit together, and whether the draws of each fit its own mode."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -12,11 +11,11 @@ from shardmc.errors import RunError
 from shardmc.store.site import Site
 
 _FAR = 2.0
-"""Mean and mode of a skewed posterior may be so many standard deviations apart, beyond the noise of the draws."""
+"""The distance between mean and mode, in posterior sd, that a skewed posterior may have beyond the noise of draws."""
 _SPREAD = 4.0
-"""The draws' standard deviation may be so many times larger or smaller than the curvature says, beyond that noise."""
+"""The factor by which the sd of the draws may differ from what the curvature says, beyond that noise."""
 _LEVEL = 1e-9
-"""The probability that draws of a Gaussian posterior are refused if there are no such differences, per parameter."""
+"""The probability, per parameter, that draws of an exactly Gaussian posterior are refused by chance."""
 
 
 def refuse_unlike(sites: Sequence[Site], other_models: bool) -> None:
@@ -25,14 +24,17 @@ def refuse_unlike(sites: Sequence[Site], other_models: bool) -> None:
     for site in sites[1:]:
         pair = f"Sites {first.shard} and {site.shard} have different models"
         if site.names != first.names:
-            raise RunError(f"{pair}: {listed(first.names)} against {listed(site.names)}.")
+            raise RunError(
+                f"{pair}: the parameters of site {first.shard} are {listed(first.names)}, those of site {site.shard} "
+                f"are {listed(site.names)}."
+            )
         for name in first.supports.keys() | site.supports.keys():
             here, there = first.supports.get(name), site.supports.get(name)
             if here != there:
                 shapes = here is not None and there is not None and here[0] != there[0]
                 raise RunError(
-                    f"{pair}: {name!r} is {_said(here, shapes)} at site {first.shard} and {_said(there, shapes)} at "
-                    f"site {site.shard}."
+                    f"{pair}: {name!r} is {_described(here, shapes)} at site {first.shard} and "
+                    f"{_described(there, shapes)} at site {site.shard}."
                 )
         if site.model != first.model and not other_models:
             raise RunError(
@@ -45,8 +47,9 @@ def refuse_unlike(sites: Sequence[Site], other_models: bool) -> None:
 def refuse_contradiction(site: Site) -> None:
     """Refuse a site whose curvature is not that of a maximum, or whose draws do not fit its own mode and curvature.
 
-    With H = L L^T the draws' (theta - mode) L would be standard normal if the site's posterior were Gaussian. It need
-    not be, but if it is so far from it, one of the three is wrong, or the method should not be used.
+    If the site's posterior is Gaussian and H = L L^T, (theta - mode) L is standard normal. Moderate skewness is
+    allowed. If the difference is larger, the draws, the mode or the curvature is wrong, or the method should not be
+    used.
     """
     if site.mode is None or site.curvature is None:
         if site.mode is not None or site.curvature is not None:
@@ -85,7 +88,9 @@ def _refuse_infinite(site: Site, draws: np.ndarray) -> None:
     with np.errstate(all="ignore"):
         finite = np.isfinite(draws.var(axis=(0, 1)))
     if not finite.all():
-        raise _lie(site, f"those of {site.names[int(finite.argmin())]} are too large to compute with")
+        raise _contradiction(
+            site, f"those of {site.names[int(finite.argmin())]} are too large to compute with"
+        )
 
 
 def _refuse_marginals(site: Site, z: np.ndarray, effective: np.ndarray) -> None:
@@ -99,7 +104,7 @@ def _refuse_marginals(site: Site, z: np.ndarray, effective: np.ndarray) -> None:
         wrong |= (sd < low / _SPREAD) | (sd > high * _SPREAD)
     if wrong.any():
         worst = int(np.flatnonzero(wrong)[0])
-        raise _lie(
+        raise _contradiction(
             site,
             f"for {site.names[worst]} their mean is {mean[worst]:.3g} sd from the mode, and their sd {sd[worst]:.3g} "
             "times what the curvature says",
@@ -122,15 +127,16 @@ def _refuse_combinations(site: Site, z: np.ndarray, effective: float) -> None:
         (values[0], values[0] > (1 + slack) * _SPREAD),
     ):
         if wrong:
-            raise _lie(
+            raise _contradiction(
                 site, f"in a combination of parameters their sd is {value:.3g} times what the curvature says"
             )
 
 
-def _lie(site: Site, how: str) -> RunError:
+def _contradiction(site: Site, how: str) -> RunError:
     return RunError(
         f"Site {site.shard}'s draws do not fit the mode and curvature of the site itself: {how}. The file was altered, "
-        "its sampler failed, or the site's posterior is far from Gaussian; look at it there and sample it again."
+        "the sampler failed, or the site's posterior is far from Gaussian. Look at the chains there, and sample "
+        "the site again."
     )
 
 
@@ -146,15 +152,19 @@ def _effective(z: np.ndarray) -> np.ndarray:
     return np.clip(np.nan_to_num(found, nan=float(count)), 2.0, max(count, 2))
 
 
-def _said(described: tuple[tuple[int, ...], Any] | None, shapes: bool) -> str:
-    if described is None:
+def _described(parameter: tuple[tuple[int, ...], object] | None, shapes: bool) -> str:
+    """A parameter's shape or its support in words."""
+    if parameter is None:
         return "absent"
-    shape, support = described
+    shape, support = parameter
     if shapes:
         return f"of shape {shape}"
     if support is None:
         return "without a named support"
-    return support if isinstance(support, str) else f"{support[0]}({', '.join(map(str, support[1:]))})"
+    if isinstance(support, list | tuple):
+        name, *arguments = support
+        return f"{name}({', '.join(map(str, arguments))})"
+    return str(support)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -75,7 +75,7 @@ def combine_sites(
     sites
         Files that `sample_shard` wrote, or what it returned: every site once.
     model
-        Needed only for parameters whose support has no name, and for derived quantities.
+        A `shardmc.Model`. It is needed only for parameters whose support has no name, and for derived quantities.
     combiner
         A combiner of rescaled draws: "recenter", "swiss", "mposterior", "wasserstein" or "pie".
     seed
@@ -104,6 +104,11 @@ def combine_sites(
     True
     """
     seed = checked_seed(seed)
+    if model is not None and not isinstance(model, Model):
+        raise OptionError(
+            f"model must be a shardmc.Model, not {type(model).__name__}. Other models need rows to know their "
+            "parameters: give model.bind(rows), with a few rows of a site."
+        )
     read = _read(sites, other_models)
     chosen = named_combiner(combiner)
     if chosen.scaling != "rescaled":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from scipy.linalg import expm, solve_triangular
@@ -28,7 +28,7 @@ from shardmc.sample import Auto, Sampler
 from shardmc.sample import sampler as named_sampler
 from shardmc.seeds import Purpose, checked_seed, derived_seed
 from shardmc.store.site import Site, plain_supports
-from shardmc.types import Data, Located, Mode, Progress
+from shardmc.types import Data, Located, Mode, Progress, RowValues
 
 
 @shows_progress
@@ -42,7 +42,7 @@ def sample_shard(
     seed: int = 0,
     shard: int = 0,
     path: str | os.PathLike[str] | None = None,
-    weights: Any = None,
+    weights: RowValues = None,
     sampler: str | Sampler | Auto = "auto",
     engine: Engine | None = None,
     precision: str = "auto",
@@ -79,12 +79,12 @@ def sample_shard(
     path
         The file to write (.nc).
     min_rows
-        Refuse a site with fewer rows: from few rows, or one, what leaves the site tells what they are. Weighted rows
-        count as the number of equal weights that would be as good, (sum w)^2 / sum w^2.
+        Refuse a site with fewer rows: the result of a few rows, or of one, reveals what they are. Weighted rows count
+        as their effective number, (sum w)^2 / sum w^2.
     noise
         Move mode, curvature and draws at random, by about `noise` times what one row changes. It costs accuracy: the
         means of all rows are off by about noise * sqrt(K / N) posterior standard deviations, for K sites and N rows. It
-        makes a single row hard to find out, but it is not differential privacy.
+        makes single rows hard to reconstruct, but it is not differential privacy.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def sample_shard(
         _refuse_few_rows(source.num_rows, min_rows)
         split = source.split(Partition(1, weights=weights), seed)
         if weights is not None:
-            _refuse_few_rows(_rows_that_count(split), min_rows, " by their weights")
+            _refuse_few_rows(_effective_rows(split), min_rows, "With these weights the site's rows count as")
         blocks = RescaledBlocks(split, 1 / share)
     job = Job(
         model=bound,
@@ -179,25 +179,25 @@ def _check_options(share: float, draws: int, seed: int, shard: int, min_rows: in
     checked_seed(seed)
     if not (isinstance(noise, int | float | np.number) and 0 <= noise < np.inf):
         raise OptionError(
-            f"noise must be a number from 0 on, in units of what one row changes, not {noise!r}."
+            f"noise must be 0 or a positive number, in units of what one row changes, not {noise!r}."
         )
     whole = (("draws", draws, 1), ("shard", shard, 0), ("min_rows", min_rows, 1))
     for name, value, least in whole:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise OptionError(f"{name} must be a whole number from {least} on, not {value!r}.")
+            raise OptionError(f"{name} must be a whole number, {least} or more, not {value!r}.")
 
 
-def _refuse_few_rows(count: int, min_rows: int, how: str = "") -> None:
+def _refuse_few_rows(count: int, min_rows: int, found: str = "The site has") -> None:
     if count < min_rows:
         rows = "1 row" if count == 1 else f"{count} rows"
         raise DataError(
-            f"The site has{how} only {rows}, fewer than min_rows={min_rows}: its file would reveal too much about "
+            f"{found} only {rows}: fewer than min_rows={min_rows}. Its file would reveal too much about "
             "them. Join it with another site. Lower min_rows only if these rows may become known."
         )
 
 
-def _rows_that_count(blocks: Blocks) -> int:
-    """The number of rows with equal weights that say as much as these weighted ones."""
+def _effective_rows(blocks: Blocks) -> int:
+    """The number of rows with equal weights that hold as much information as these weighted ones."""
     ((_, batch),) = blocks.batches([0], 1)
     weights = np.asarray(batch.take(0)[1], np.float64)
     return round(weights.sum() ** 2 / max((weights**2).sum(), np.finfo(float).tiny))
@@ -209,7 +209,7 @@ def _common_point(located: Mode | Posterior | str | os.PathLike[str] | None, mod
     given = load(Path(located)) if isinstance(located, str | os.PathLike) else located
     if isinstance(given, Posterior):
         if given.mode is None or given.curvature is None:
-            raise OptionError("located has no mode; use what locate_sites gives, or leave it out.")
+            raise OptionError("located has no mode: give what locate_sites returned, or leave it out.")
         given = Mode(given.mode, given.curvature, np.nan, 0.0)
     if given.theta.shape != (model.dim,):
         raise OptionError(f"located has {len(given.theta)} parameters; the model has {model.dim}.")

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -104,7 +104,7 @@ class State:
             blocks = blocks.keep([np.empty(0, np.int64)] * blocks.num_shards)
         return State(blocks, blocks)
 
-    def after(self, stage: Stage, *, passes: float | None = None, **found: Any) -> State:
+    def after(self, stage: Stage, *, passes: float | None = None, **found: object) -> State:
         """The state with the results of a stage, and how often it evaluated the likelihood of all rows."""
         counted = self.passes if passes is None else {**self.passes, stage.name: passes}
         return replace(self, passes=counted, **found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from shardmc.posterior.loo import (
     thinned,
 )
 from shardmc.programs.compiled import jit
-from shardmc.types import Data
+from shardmc.types import Data, Rows, RowValues
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -40,7 +40,7 @@ MOST = 1 << 26
 """How many numbers a group with one for each draw and row may have."""
 _LIKELIHOOD = "likelihood"
 
-Simulate = Callable[[Any, Any, Any], Any]
+Simulate: TypeAlias = Callable[[dict[str, jax.Array], Rows, jax.Array], jax.Array]
 """(params, rows, key) -> simulated responses (row, ...)."""
 
 
@@ -83,7 +83,7 @@ def with_rows_of_model(
     model: Recipe,
     simulate: Simulate | None,
     *,
-    weights: Any,
+    weights: RowValues,
     rows: int,
     draws: int,
     seed: int,
@@ -107,7 +107,7 @@ def with_rows_of_model(
 
 
 def _simulated(
-    posterior: Posterior, simulate: Simulate, rows: Any, index: np.ndarray, seed: int
+    posterior: Posterior, simulate: Simulate, rows: Rows, index: np.ndarray, seed: int
 ) -> dict[str, np.ndarray]:
     params = {name: jnp.asarray(v[index], jnp.result_type(float)) for name, v in posterior.draws.items()}
     keys = jax.random.split(jax.random.key(seed), len(index))
@@ -120,7 +120,7 @@ def _simulated(
     return {_LIKELIHOOD: values}
 
 
-def _leaves(rows: Any) -> dict[str, np.ndarray]:
+def _leaves(rows: Rows) -> dict[str, np.ndarray]:
     """Arrays of rows by name."""
     if isinstance(rows, Mapping):
         return {str(name): np.asarray(leaf) for name, leaf in rows.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from shardmc.errors import OptionError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from arviz_stats.utils import ELPDData
 
 
 @dataclass(frozen=True)
@@ -125,29 +126,29 @@ class Loo:
     def __repr__(self) -> str:
         return f"Loo({self.sentence})"
 
-    def to_arviz(self) -> Any:
+    def to_arviz(self) -> ELPDData:
         """An `arviz_stats.ELPDData`, for ArviZ's functions.
 
-        It has pointwise values if all rows were computed, and count once.
+        It has pointwise values if all rows were computed and each counts once.
         """
         import xarray as xr
         from arviz_stats.utils import ELPDData
 
-        if len(self.positions) == self.rows and (self.weights_i == 1).all():
-            pointwise = {"elpd_i": self.elpd_i, "pareto_k": self.pareto_k}
-            more: dict[str, Any] = {name: xr.DataArray(v, dims="row") for name, v in pointwise.items()}
-        elif len(self.positions) == self.rows:
-            more = {}
-        else:
-            more = {
-                "subsampling_se": self.subsampling_se,
-                "subsample_size": len(self.positions),
-                "loo_subsample_observations": self.positions,
-            }
         # ArviZ states the two parts of the standard error one by one.
         se = math.sqrt(max(0.0, self.se**2 - self.subsampling_se**2))
-        shared = self.draws, round(self.total_weight), "log", self.warning, self.good_k
-        return ELPDData("loo", self.elpd, se, self.p, *shared, **more)
+        counts = self.draws, round(self.total_weight)
+        shared = "loo", self.elpd, se, self.p, *counts, "log", self.warning, self.good_k
+        if len(self.positions) < self.rows:
+            return ELPDData(
+                *shared,
+                subsampling_se=self.subsampling_se,
+                subsample_size=len(self.positions),
+                loo_subsample_observations=self.positions,
+            )
+        if (self.weights_i != 1).any():
+            return ELPDData(*shared)
+        elpd_i, pareto_k = (xr.DataArray(values, dims="row") for values in (self.elpd_i, self.pareto_k))
+        return ELPDData(*shared, elpd_i=elpd_i, pareto_k=pareto_k)
 
 
 def compare_models(models: Mapping[str, Loo]) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from shardmc.posterior.elpd import Loo
 from shardmc.posterior.prediction import AT_ONCE, pieces_of
 from shardmc.programs.compiled import jit
 from shardmc.seeds import Purpose, checked_seed, generator
-from shardmc.types import Data, Rows
+from shardmc.types import Data, Rows, RowValues
 
 if TYPE_CHECKING:
     from shardmc.posterior.posterior import Posterior
@@ -39,7 +39,14 @@ Pieces = Iterable[tuple[Rows, np.ndarray | float]]
 
 
 def loo_of_model(
-    posterior: Posterior, data: Data, model: Recipe, *, weights: Any, sample: int, draws: int, seed: int
+    posterior: Posterior,
+    data: Data,
+    model: Recipe,
+    *,
+    weights: RowValues,
+    sample: int,
+    draws: int,
+    seed: int,
 ) -> Loo:
     """`Posterior.loo` for a model without a formula."""
     source, bound, pieces = rows_of_model(data, model)
@@ -71,13 +78,13 @@ def rows_of_model(data: Data, model: Recipe) -> tuple[Source, Model, Pieces]:
     return source, bound, pieces()
 
 
-def row_weights(posterior: Posterior, source: Source, weights: Any) -> np.ndarray | None:
+def row_weights(posterior: Posterior, source: Source, weights: RowValues) -> np.ndarray | None:
     """The weights of the rows that the posterior was fitted with, as numbers, (row,)."""
     if weights is None:
         if posterior.plan.weighted:
             raise OptionError("The posterior was fitted with weights: give them here too, as weights=.")
         return None
-    if not posterior.plan.weighted:
+    if posterior.plan.weighted is False:
         raise OptionError("The posterior was fitted without weights, so weights= must be left out.")
     if isinstance(weights, str):
         if weights not in source.column_names:
@@ -144,7 +151,7 @@ def refuse_other_model(posterior: Posterior, model: Model) -> None:
 
 
 def refuse_below(least: int, **given: int) -> None:
-    """Refuse options that are not whole numbers, or are smaller than that."""
+    """Refuse options that are not whole numbers, or are smaller than `least`."""
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise OptionError(f"{name} must be a whole number, {least} or more; {value!r} was given.")
@@ -229,7 +236,7 @@ def importance(
     return elpd, pareto_k, p
 
 
-def _doubled(rows: Any) -> Any:
+def _doubled(rows: Rows) -> Rows:
     """Rows with floating-point entries in double precision."""
     return jax.tree.map(
         lambda leaf: np.asarray(leaf, np.float64) if np.asarray(leaf).dtype.kind == "f" else np.asarray(leaf),

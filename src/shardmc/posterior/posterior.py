@@ -1,9 +1,9 @@
-"""What fit returns, and what one can ask of it: predictions, cross-validation, effects, plots and the report."""
+"""What `fit` returns, with its methods: predictions, cross-validation, effects, plots and the report."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,17 @@ from shardmc.errors import OptionError, RunError
 from shardmc.guards.limits import memory_explained
 from shardmc.model.model import Recipe
 from shardmc.posterior.elpd import Loo
-from shardmc.posterior.records import ShardTable
 from shardmc.posterior.result import INTERVAL, IntervalKind, Result
 from shardmc.posterior.tree import from_tree
-from shardmc.types import Data
+from shardmc.types import Data, RowValues
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
     from matplotlib.figure import Figure
+
+    from shardmc.posterior.arviz import Simulate
+    from shardmc.posterior.prediction import Predict
 
 
 class Posterior(Result):
@@ -49,7 +51,7 @@ class Posterior(Result):
         rows: Data,
         kind: str = "interval",
         *,
-        function: Callable[[Any, Any], Any] | None = None,
+        function: Predict | None = None,
         interval: float = INTERVAL,
         interval_kind: IntervalKind = "eti",
         draws: int = 1000,
@@ -98,7 +100,7 @@ class Posterior(Result):
         )
 
     def predict_file(
-        self, rows: Data, out: str | os.PathLike[str], kind: str = "interval", **options: Any
+        self, rows: Data, out: str | os.PathLike[str], kind: str = "interval", **options: object
     ) -> Any:
         """Predict any number of rows and write the predictions to a Parquet or CSV file, with a `key` column.
 
@@ -111,7 +113,7 @@ class Posterior(Result):
         data: Data,
         model: Recipe | None = None,
         *,
-        weights: Any = None,
+        weights: RowValues = None,
         by: str | None = None,
         sample: int = 4_000,
         draws: int = 2_000,
@@ -173,8 +175,8 @@ class Posterior(Result):
         data: Data,
         model: Recipe | None = None,
         *,
-        simulate: Callable[[Any, Any, Any], Any] | None = None,
-        weights: Any = None,
+        simulate: Simulate | None = None,
+        weights: RowValues = None,
         rows: int = 1_000,
         draws: int = 1_000,
         seed: int = 0,
@@ -229,25 +231,29 @@ class Posterior(Result):
             raise OptionError("A formula simulates its responses itself: leave simulate= out.")
         return provided("with_rows_of_formula")(self, data, **options)
 
-    def contrast(self, variable: str, values: Sequence[Any] | None = None, **options: Any) -> pd.DataFrame:
+    def contrast(
+        self, variable: str, values: Sequence[object] | None = None, **options: object
+    ) -> pd.DataFrame:
         """Differences, ratios or odds ratios of predictions between values of a predictor, averaged over rows.
 
         See `shardmc.formulas.contrast` for the options.
         """
         return provided("contrast")(self, variable, values, **options)
 
-    def marginal_effects(self, variable: str, **options: Any) -> pd.DataFrame:
+    def marginal_effects(self, variable: str, **options: object) -> pd.DataFrame:
         """The average slope of predictions in a predictor, or their differences between its levels.
 
         See `shardmc.formulas.marginal_effects` for the options.
         """
         return provided("marginal_effects")(self, variable, **options)
 
-    def plot_contrast(self, variable: str, values: Sequence[Any] | None = None, **options: Any) -> Figure:
+    def plot_contrast(
+        self, variable: str, values: Sequence[object] | None = None, **options: object
+    ) -> Figure:
         """Means and intervals of contrasts, with the options of `contrast`."""
         return provided("plot_contrast")(self, variable, values, **options)
 
-    def plot_marginal_effects(self, variable: str, **options: Any) -> Figure:
+    def plot_marginal_effects(self, variable: str, **options: object) -> Figure:
         """Means and intervals of marginal effects, with the options of `marginal_effects`."""
         return provided("plot_marginal_effects")(self, variable, **options)
 
@@ -261,43 +267,43 @@ class Posterior(Result):
         """Mean, sd and interval of the effects of every group, of a formula or model with groups."""
         return provided("effects")(self, factor, interval=interval, interval_kind=interval_kind)
 
-    def effect_draws(self, factor: str | None = None, **options: Any) -> dict[str, np.ndarray]:
+    def effect_draws(self, factor: str | None = None, **options: object) -> dict[str, np.ndarray]:
         """Draws of the effects of the groups named by `groups`: name of the effect -> (draw, group)."""
         return provided("effect_draws")(self, factor, **options)
 
-    def plot_effects(self, factor: str | None = None, **options: Any) -> Figure:
+    def plot_effects(self, factor: str | None = None, **options: object) -> Figure:
         """Means and intervals of the effects of groups, in their order of size."""
         return provided("plot_effects")(self, factor, **options)
 
-    def predictive_check(self, rows: Data, **options: Any) -> pd.DataFrame:
+    def predictive_check(self, rows: Data, **options: object) -> pd.DataFrame:
         """Compare observed responses of a sample of rows with simulated ones, for a posterior of a formula."""
         return provided("posterior_predictive_check")(self, rows, **options)
 
-    def plot_marginals(self, **options: Any) -> Figure:
+    def plot_marginals(self, **options: object) -> Figure:
         """Marginal densities of the combined draws and of the shards, before and after recentring."""
         return provided("plot_marginals")(self, **options)
 
-    def plot_forest(self, **options: Any) -> Figure:
+    def plot_forest(self, **options: object) -> Figure:
         """Means and intervals of all parameters."""
         return provided("plot_forest")(self, **options)
 
-    def plot_pair(self, **options: Any) -> Figure:
+    def plot_pair(self, **options: object) -> Figure:
         """The joint draws of two parameters, by default the worst pair."""
         return provided("plot_pair")(self, **options)
 
-    def plot_shards(self, **options: Any) -> Figure:
+    def plot_shards(self, **options: object) -> Figure:
         """How far each shard disagrees with all rows."""
         return provided("plot_shards")(self, **options)
 
-    def plot_chains(self, **options: Any) -> Figure:
+    def plot_chains(self, **options: object) -> Figure:
         """Acceptance, effective size and R-hat of every shard."""
         return provided("plot_chains")(self, **options)
 
-    def plot_certificate(self, **options: Any) -> Figure:
+    def plot_certificate(self, **options: object) -> Figure:
         """Errors of mean and standard deviation of the parameters, as the certificate measured them."""
         return provided("plot_certificate")(self, **options)
 
-    def plot_ridges(self, **options: Any) -> Figure:
+    def plot_ridges(self, **options: object) -> Figure:
         """Marginal densities of many parameters below each other."""
         return provided("plot_ridges")(self, **options)
 
@@ -306,8 +312,8 @@ class Posterior(Result):
 
     @staticmethod
     def from_tree(tree: xr.DataTree) -> Posterior:
-        """A posterior from the tree that `tree` gave or a file held."""
-        return from_tree(tree, Posterior, ShardTable)
+        """The posterior of a tree: what `tree` gave, or what was read from a file."""
+        return from_tree(tree, Posterior)
 
 
 @memory_explained(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from shardmc.errors import ModelError, OptionError, unknown
 from shardmc.model.user_functions import calling, num_rows
 from shardmc.posterior.result import INTERVAL, IntervalKind, check_interval, ends
 from shardmc.programs.compiled import jit
-from shardmc.types import Data
+from shardmc.types import Data, Rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,11 +28,14 @@ AT_ONCE = 1 << 22
 MOST = 1 << 28
 """How many numbers kind="draws" may return."""
 
+Predict: TypeAlias = Callable[[dict[str, jax.Array], Rows], jax.Array]
+"""(params, rows) -> one number or array per row, with named parameters on the natural scale."""
+
 
 def predict_by(
     posterior: Posterior,
     rows: Data,
-    function: Callable[[Any, Any], Any],
+    function: Predict,
     kind: str = "interval",
     *,
     interval: float = INTERVAL,
@@ -78,7 +81,7 @@ def _by_entry(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def _numbers_per_row(over_draws: Callable[[Any, Any], Any], params: Any, rows: Any) -> int:
+def _numbers_per_row(over_draws: Predict, params: dict[str, jax.Array], rows: Rows) -> int:
     """How many numbers a function returns for each row; refuses other results."""
     found = jax.eval_shape(over_draws, params, rows)
     shape = getattr(found, "shape", None)
@@ -114,7 +117,7 @@ def joined(tables: Sequence[pd.DataFrame], rows: Data) -> pd.DataFrame:
 
 
 def evenly(posterior: Posterior, draws: int) -> np.ndarray:
-    """Positions of about that many of a posterior's draws, evenly spread over those that are finite."""
+    """Positions of at most `draws` of a posterior's draws, evenly spread over those that are finite."""
     if draws < 1:
         raise OptionError(f"draws must be a positive whole number; {draws!r} was given.")
     whole = np.flatnonzero(np.isfinite(posterior.theta).all(axis=1))
@@ -129,7 +132,7 @@ def refuse_too_many(needed: int) -> None:
         )
 
 
-def pieces_of(rows: Data, count: int) -> Iterator[Any]:
+def pieces_of(rows: Data, count: int) -> Iterator[Rows]:
     """The rows, `count` at a time: arrays as they are, a table as a dict of its columns of numbers."""
     if isinstance(rows, np.ndarray | jax.Array | tuple | list | Mapping):
         for start in range(0, num_rows(rows), count):

@@ -12,17 +12,18 @@ import numpy as np
 from shardmc.posterior.tree import axes, columns
 
 
+@dataclass(frozen=True)
 class _Record:
     """A dataclass of plain values that a file can hold."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The values that are set."""
-        return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+    def from_dict(cls, stored: Mapping[str, object]) -> Self:
         """What `to_dict` wrote."""
-        names = {each.name for each in fields(cls)}  # type: ignore[arg-type]
+        names = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in stored.items() if name in names})
 
 
@@ -57,7 +58,7 @@ class Plan(_Record):
     """Which subposteriors were sampled: "rescaled" or "fractional"."""
     polish: bool | None = None
     precision: str | None = None
-    """In which precision it was computed: "single" or "double"; "double, single" if sites differ."""
+    """The precision of the computation: "single" or "double"; "double, single" if sites differ."""
     precision_reason: str | None = None
     noise_log_density: float | None = None
     """Noise of a shard's log density in single precision, where it was measured."""
@@ -66,9 +67,9 @@ class Plan(_Record):
     nodes: int | None = None
     """Nodes in the direction of each effect, where effects of groups are integrated out by quadrature."""
     nodes_of_correction: int | None = None
-    """Those of the rule that corrects it at the mode; None if it is enough alone."""
+    """Nodes of the finer rule that corrects this one at the mode; None if there is no correction."""
     content: str | None = None
-    """A fingerprint of what the other entries do not show: weights, strata, functions of the sampler."""
+    """A fingerprint of what the other fields do not show: weights, strata, functions of the sampler."""
     appended_rows: int | None = None
     fitted_rows: int | None = None
     """Rows of the last fit from scratch, for a posterior to which rows were appended."""
@@ -112,12 +113,12 @@ class Regression(_Record):
 
 @dataclass(frozen=True)
 class PredictiveCheck(_Record):
-    """Statistics of a sample of the rows beside those of simulated rows."""
+    """Statistics of a sample of the rows, and of simulated responses of the same rows."""
 
     rows: int
     draws: int
     statistics: Mapping[str, Mapping[str, float]]
-    """Name -> observed, mean, lower and upper end of 95 % of the simulated values, and p."""
+    """Name -> the observed value, mean and ends of the central 95 % of the simulated values, and p."""
 
 
 @dataclass(frozen=True)
@@ -173,14 +174,6 @@ class ShardTable:
     """How many chains each shard ran; its draws are theirs, one after the other."""
     more: Mapping[str, np.ndarray] = field(default_factory=dict, metadata=columns("shard", "coordinate"))
     """Columns of checks that have no field here: (shard,) or (shard, coordinate)."""
-
-    @classmethod
-    def of(cls, columns: Mapping[str, np.ndarray], **others: Any) -> Self:
-        """A table with the columns that checks have found."""
-        names = {each.name for each in fields(cls)}
-        own = {name: values for name, values in columns.items() if name in names}
-        more = {name: values for name, values in columns.items() if name not in names}
-        return cls(**{**others, **own, "more": more})
 
     @property
     def num_shards(self) -> int:

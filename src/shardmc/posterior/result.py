@@ -60,7 +60,7 @@ def ends(draws: np.ndarray, interval: float = INTERVAL, kind: str = "eti") -> tu
         tail = (1 - interval) / 2
         lower, upper = np.quantile(draws, [tail, 1 - tail], axis=0)
         return lower, upper
-    # The shortest of the intervals from one draw to the draw that is this many further up.
+    # The shortest interval between two of the sorted draws that are `within` places apart.
     ordered, within = np.sort(draws, axis=0), int(interval * len(draws))
     first = (ordered[within:] - ordered[: len(draws) - within]).argmin(axis=0)[None]
     lower, upper = (np.take_along_axis(ordered, first + step, axis=0)[0] for step in (0, within))
@@ -68,7 +68,7 @@ def ends(draws: np.ndarray, interval: float = INTERVAL, kind: str = "eti") -> tu
 
 
 def _ends_of_known(draws: np.ndarray, interval: float, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """The same, column by column, because each has other missing draws; NaN for a column with none but those."""
+    """The same, column by column, because columns miss different draws; NaN for a column that misses all."""
     columns = draws.reshape(len(draws), -1).T
     known = [column[~np.isnan(column)] for column in columns]
     both = np.array([ends(some, interval, kind) if len(some) else (np.nan, np.nan) for some in known])
@@ -143,7 +143,7 @@ def _findings(stored: list[dict[str, Any]]) -> tuple[Finding, ...]:
     return tuple(Finding(**each) for each in stored)
 
 
-def _variables(stored: list[dict[str, Any]]) -> tuple[Variable, ...]:
+def _variables(stored: list[dict[str, object]]) -> tuple[Variable, ...]:
     return tuple(map(Variable.from_dict, stored))
 
 

@@ -1,15 +1,16 @@
 """A posterior as an xarray.DataTree in ArviZ's layout, and back.
 
-The fields of `Posterior` and `ShardTable` say themselves how they are stored: an array, or a mapping of arrays, by the
-names of the axes, any other value by the function that reads it from JSON. A new field needs nothing here.
+Every field of `Posterior`, `ShardTable` and `GroupMoments` says in its metadata how it is stored. For an array, or a
+mapping of arrays, these are the names of the axes; for any other value, the function that reads it from JSON. A new
+field needs no change here.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import asdict, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -21,27 +22,33 @@ from shardmc.types import plain
 if TYPE_CHECKING:
     import xarray as xr
 
+    from shardmc.model.variables import Label
+    from shardmc.posterior.records import GroupMoments, ShardTable
     from shardmc.posterior.result import Result
 
 R = TypeVar("R", bound="Result")
+J = TypeVar("J")
+
+Stored: TypeAlias = "Result | ShardTable | GroupMoments"
+"""What has a group of arrays in a tree."""
 
 _LAYOUT = 2
 _ADVICE = "It is damaged, or another program or version wrote it: take a copy, or repeat the fit."
 _ATTRIBUTE = "shardmc"
 
 
-def axes(*names: str) -> dict[str, Any]:
+def axes(*names: str) -> dict[str, tuple[str, ...]]:
     """Metadata of a field that is stored as an array with these axes; None is not stored."""
     return {"axes": names}
 
 
-def columns(*axes: str) -> dict[str, Any]:
+def columns(*axes: str) -> dict[str, tuple[str, ...]]:
     """Metadata of a mapping from names to arrays, stored as arrays with the first of these axes."""
     return {"columns": axes}
 
 
-def read_by(function: Callable[[Any], Any]) -> dict[str, Any]:
-    """Metadata of a field that is stored as JSON, and how its value is read from that; None stays None."""
+def read_by(function: Callable[[J], object]) -> dict[str, Callable[[J], object]]:
+    """Metadata of a field that is stored as JSON, with the function that reads its value; None stays None."""
     return {"read": function}
 
 
@@ -73,7 +80,7 @@ def to_tree(posterior: Result) -> xr.DataTree:
     return tree
 
 
-def from_tree(tree: xr.DataTree, kind: type[R], shard_kind: type[Any]) -> R:
+def from_tree(tree: xr.DataTree, kind: type[R]) -> R:
     """The posterior that a tree was made from."""
     if _ATTRIBUTE not in tree.attrs:
         raise RunError("The file holds no posterior of shardmc: its attribute 'shardmc' is missing.")
@@ -84,14 +91,16 @@ def from_tree(tree: xr.DataTree, kind: type[R], shard_kind: type[Any]) -> R:
     if not isinstance(record, dict) or record.get("layout") != _LAYOUT:
         raise RunError(f"The file's record is not of layout {_LAYOUT}, which this version reads. {_ADVICE}")
     try:
-        return _posterior(tree, record, kind, shard_kind)
+        return _posterior(tree, record, kind)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(
             f"The file lacks something, or its record does not fit it: {error}. {_ADVICE}"
         ) from error
 
 
-def _posterior(tree: xr.DataTree, record: dict[str, Any], kind: type[R], shard_kind: type[Any]) -> R:
+def _posterior(tree: xr.DataTree, record: dict[str, Any], kind: type[R]) -> R:
+    from shardmc.posterior.records import GroupMoments, ShardTable
+
     groups = ("posterior", "unconstrained", "sample_stats", "shards")
     natural, unconstrained, stats, shards = (tree[group].to_dataset() for group in groups)
     values: dict[str, Any] = {
@@ -107,22 +116,19 @@ def _posterior(tree: xr.DataTree, record: dict[str, Any], kind: type[R], shard_k
         theta=_flat(unconstrained["theta"].values),
         names=tuple(record["names"]),
         shard=_flat(stats["shard"].values) if "shard" in stats else None,
-        shards=shard_kind(**_read_arrays(shard_kind, shards)),
-        groups=_read_groups(tree),
+        shards=ShardTable(**_read_arrays(ShardTable, shards)),
+        groups=(
+            GroupMoments(**_read_arrays(GroupMoments, tree["groups"].to_dataset()))
+            if "groups" in tree
+            else None
+        ),
         **_read_arrays(kind, unconstrained),
         **values,
     )
 
 
-def _read_groups(tree: xr.DataTree) -> Any:
-    from shardmc.posterior.records import GroupMoments
-
-    return (
-        GroupMoments(**_read_arrays(GroupMoments, tree["groups"].to_dataset())) if "groups" in tree else None
-    )
-
-
-def _arrays(record: Any) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+def _arrays(record: Stored) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    """Name in the tree -> the axes and the array."""
     found = {}
     for each in fields(record):
         values = getattr(record, each.name)
@@ -134,7 +140,8 @@ def _arrays(record: Any) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     return found
 
 
-def _read_arrays(kind: type[Any], data: xr.Dataset) -> dict[str, Any]:
+def _read_arrays(kind: type[Stored], data: xr.Dataset) -> dict[str, Any]:
+    """The fields that `_arrays` stored."""
     found = {}
     for each in fields(kind):
         if "axes" in each.metadata and each.name in data:
@@ -147,20 +154,28 @@ def _read_arrays(kind: type[Any], data: xr.Dataset) -> dict[str, Any]:
     return found
 
 
-def _readers(kind: type[Any]) -> dict[str, Callable[[Any], Any]]:
+def _readers(kind: type[Result]) -> dict[str, Callable[[object], object]]:
+    """Field that is stored as JSON -> the function that reads it."""
     return {each.name: each.metadata["read"] for each in fields(kind) if "read" in each.metadata}
 
 
-def _plain(given: Any) -> Any:
+@runtime_checkable
+class _WritesItself(Protocol):
+    """A value that says how JSON holds it."""
+
+    def to_dict(self) -> dict[str, object]: ...
+
+
+def _plain(given: object) -> object:
     """A value as JSON can hold it."""
-    if hasattr(given, "to_dict"):
+    if isinstance(given, _WritesItself):
         return given.to_dict()
     if isinstance(given, tuple):
         return [_plain(each) for each in given]
-    return plain(asdict(given) if hasattr(given, "__dataclass_fields__") else given)
+    return plain(asdict(given) if is_dataclass(given) and not isinstance(given, type) else given)
 
 
-def _draw_coords(layout: tuple[int, int]) -> dict[str, Any]:
+def _draw_coords(layout: tuple[int, int]) -> dict[str, np.ndarray]:
     return {"chain": np.arange(layout[0]), "draw": np.arange(layout[1])}
 
 
@@ -182,8 +197,8 @@ def _stats(posterior: Result) -> dict[str, np.ndarray]:
 def _natural(posterior: Result, layout: tuple[int, int]) -> xr.Dataset:
     import xarray as xr
 
-    variables: dict[str, Any] = {}
-    coords = _draw_coords(layout)
+    variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
+    coords: dict[str, np.ndarray | list[Label]] = {**_draw_coords(layout)}
     for name, each in named_arrays(posterior.draws, posterior.variables).items():
         chained = each.values.reshape(*layout, *each.values.shape[1:])
         variables[name] = ("chain", "draw", *each.dims), chained

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial, update_wrapper
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeAlias, TypeVar, final
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ _MISCOMPILES = "0.10.2"
 JAX). The cause is a library of fused kernels, which can be switched off. It is the newest for Python 3.11."""
 
 
-Options = Mapping[str, Any]
+Options: TypeAlias = Mapping[str, Any]
 """Options of XLA's compiler."""
 
 COMPILES_FAST: Options = {"xla_cpu_use_fusion_emitters": False}
@@ -63,7 +63,7 @@ def _parts() -> int:
 
 
 @cache
-def _is_known(option: str, value: Any) -> bool:
+def _is_known(option: str, value: Hashable) -> bool:
     """Whether the installed compiler has an option. If not, it refuses to compile."""
 
     def with_option() -> jax.Array:
@@ -83,16 +83,27 @@ def fuses_on_cpu() -> bool:
     return tuple(map(int, numbers[:3])) > tuple(map(int, _MISCOMPILES.split(".")))
 
 
-def jit(function: Callable[..., T], **options: Any) -> Callable[..., T]:
+def jit(
+    function: Callable[..., T],
+    *,
+    static_argnums: int | Sequence[int] = (),
+    compiler_options: Options = MappingProxyType({}),
+) -> Callable[..., T]:
     """`jax.jit` without the kernels that are wrong in the installed version of jaxlib.
 
     >>> float(jit(lambda x: 2 * x)(jnp.ones(())))
     2.0
     """
-    chosen = _known(options.pop("compiler_options", {}))
+    return _wrapped(function, compiler_options, static_argnums)
+
+
+def _wrapped(
+    function: Callable[..., object], options: Options, static_argnums: int | Sequence[int] = ()
+) -> jax.stages.Wrapped:
+    chosen = _known(options)
     if installed_version("jaxlib") == _MISCOMPILES:
         chosen["xla_cpu_experimental_ynn_fusion_type"] = ""
-    return jax.jit(function, compiler_options=chosen or None, **options)
+    return jax.jit(function, static_argnums=static_argnums, compiler_options=chosen or None)
 
 
 def _known(options: Options) -> dict[str, Any]:
@@ -111,14 +122,14 @@ def compiled_with(lowered: jax.stages.Lowered, options: Options) -> jax.stages.C
         return lowered.compile(compiler_options=known)
 
 
-def run_once(function: Callable[..., T], *arguments: Any) -> T:
+def run_once(function: Callable[..., T], *arguments: object) -> T:
     """The function of these arguments, by a program that is not kept and compiles fast.
 
     >>> float(run_once(lambda x: 2 * x, 3.0))
     6.0
     """
-    lowered: Any = jit(function)
-    return compiled_with(lowered.lower(*arguments), RUNS_ONCE)(*arguments)
+    lowered = _wrapped(function, {}).lower(*arguments)
+    return compiled_with(lowered, RUNS_ONCE)(*arguments)
 
 
 @final
@@ -163,7 +174,7 @@ class CompiledFor(Generic[T]):
         """The number of programs that were made, kept or not."""
         update_wrapper(self, function)
 
-    def __call__(self, *arguments: Any) -> T:
+    def __call__(self, *arguments: object) -> T:
         global _computed_in
         refuse_after_fork()
         _computed_in = os.getpid()
@@ -174,7 +185,9 @@ class CompiledFor(Generic[T]):
         """The number of programs that are kept."""
         return len(self._programs)
 
-    def _program(self, known: tuple[Any, ...], rest: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], T]:
+    def _program(
+        self, known: tuple[object, ...], rest: tuple[object, ...]
+    ) -> Callable[[tuple[object, ...]], T]:
         leaves, structure = jax.tree.flatten(rest)
         ahead = _is_usual(leaves)
         key = (known, structure, tuple(map(kind, leaves)), _options_in_use(), ahead)
@@ -197,13 +210,13 @@ class CompiledFor(Generic[T]):
 class _Program(Generic[T]):
     """One program: loaded from the folder of programs, or else compiled when it is first needed."""
 
-    def __init__(self, function: Callable[..., T], known: tuple[Any, ...], options: Options) -> None:
+    def __init__(self, function: Callable[..., T], known: tuple[object, ...], options: Options) -> None:
         self._function, self._known, self._options = function, known, options
         self._lock = threading.Lock()
         self._compiled: Callable[..., T] | None = None
         self._jit: Callable[..., T] | None = None
 
-    def jitted(self, rest: tuple[Any, ...]) -> T:
+    def jitted(self, rest: tuple[object, ...]) -> T:
         """The result for these arguments, by a program that JAX compiles and finds again itself."""
         if self._jit is None:
             with TRACING:
@@ -211,7 +224,7 @@ class _Program(Generic[T]):
                 return program(*rest)
         return self._jit(*rest)
 
-    def compiled(self, rest: tuple[Any, ...]) -> T:
+    def compiled(self, rest: tuple[object, ...]) -> T:
         """The result for these arguments. If two threads need the program, one waits for the other."""
         if self._compiled is None:
             with self._lock:
@@ -221,7 +234,7 @@ class _Program(Generic[T]):
         assert self._compiled is not None
         return self._compiled(*rest)
 
-    def _first(self, rest: tuple[Any, ...]) -> tuple[Callable[..., T], T]:
+    def _first(self, rest: tuple[object, ...]) -> tuple[Callable[..., T], T]:
         """The program and its first result: from the folder of programs if it is there and runs, or else compiled."""
         entry = Entry.of(self._function, self._known, rest, self._options)
         found = None if entry is None else entry.load()
@@ -231,7 +244,7 @@ class _Program(Generic[T]):
         program = self._compile(entry, rest)
         return program, program(*rest)
 
-    def _compile(self, entry: Entry | None, rest: tuple[Any, ...]) -> Callable[..., T]:
+    def _compile(self, entry: Entry | None, rest: tuple[object, ...]) -> jax.stages.Compiled:
         with TRACING, watching() as seen:
             lowered = self._jitted({}).lower(*rest)
         program = compiled_with(lowered, self._options)
@@ -239,18 +252,29 @@ class _Program(Generic[T]):
             entry.save(program, seen)
         return program
 
-    def _jitted(self, options: Options) -> Any:
+    def _jitted(self, options: Options) -> jax.stages.Wrapped:
         # A new function each time, because JAX keeps programs as long as the function lives.
         function = update_wrapper(partial(self._function, *self._known), self._function)
-        return jit(function, compiler_options=options)
+        return _wrapped(function, options)
 
 
-def _is_usual(leaves: Sequence[Any]) -> bool:
+_DEBUGGING = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs")
+_TRACED_WITH = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+)
+"""The options of JAX that change what is traced."""
+
+
+def _is_usual(leaves: Sequence[object]) -> bool:
     """Whether a program can be compiled ahead: all arguments are on the first device, and nothing is debugged."""
-    config: Any = jax.config
-    if config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs:
+    if any(getattr(jax.config, option) for option in _DEBUGGING):
         return False
-    if config.jax_default_device is not None:
+    if getattr(jax.config, "jax_default_device", None) is not None:
         return False
     first = _first_device()
     return all(
@@ -266,13 +290,4 @@ def _first_device() -> jax.sharding.SingleDeviceSharding:
 
 
 def _options_in_use() -> Hashable:
-    """The options of JAX that change what is traced."""
-    config: Any = jax.config
-    return (
-        config.jax_enable_x64,
-        config.jax_default_matmul_precision,
-        config.jax_default_prng_impl,
-        config.jax_threefry_partitionable,
-        config.jax_numpy_dtype_promotion,
-        config.jax_numpy_rank_promotion,
-    )
+    return tuple(getattr(jax.config, option) for option in _TRACED_WITH)

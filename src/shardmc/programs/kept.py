@@ -13,7 +13,7 @@ import pickle
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -25,7 +25,7 @@ from typing import Any, Protocol, final, runtime_checkable
 import jax
 import numpy as np
 
-from shardmc.programs.cache import folder_in_use, processor
+from shardmc.programs.cache import folder_in_use, processor, read_program, write_program
 from shardmc.programs.process import installed_version
 
 _PACKAGE = "shardmc"
@@ -57,7 +57,7 @@ _watching = threading.local()
 
 
 @contextmanager
-def watching() -> Iterator[list[tuple[Traced, Any]]]:
+def watching() -> Iterator[list[tuple[Traced, Hashable]]]:
     """The traced functions, and the shapes of their arguments, that a program calls while it is traced here."""
     before, seen = getattr(_watching, "seen", None), []
     _watching.seen = seen
@@ -67,14 +67,14 @@ def watching() -> Iterator[list[tuple[Traced, Any]]]:
         _watching.seen = before
 
 
-def watched(function: Traced, args: Any) -> None:
+def watched(function: Traced, args: Hashable) -> None:
     """Say that a traced function is called with arguments of these shapes."""
     seen = getattr(_watching, "seen", None)
     if seen is not None:
         seen.append((function, args))
 
 
-def content(value: Any, functions: list[Traced]) -> str:
+def content(value: object, functions: list[Traced]) -> str:
     """All that a value is, in words. Traced functions in it are appended to `functions`.
 
     >>> content((1, 2.5, "a"), [])
@@ -82,9 +82,9 @@ def content(value: Any, functions: list[Traced]) -> str:
     """
     if value is None or type(value) in (bool, int, float, complex, str, bytes):
         return f"{type(value).__name__}:{value!r}"
-    if type(value) in (tuple, list):
+    if isinstance(value, tuple | list) and type(value) in (tuple, list):
         return "(" + ",".join(content(each, functions) for each in value) + ")"
-    if type(value) is dict:
+    if isinstance(value, dict) and type(value) is dict:
         return "{" + ",".join(content(pair, functions) for pair in value.items()) + "}"
     if isinstance(value, np.dtype):
         return f"dtype:{value!r}"
@@ -107,7 +107,7 @@ def content(value: Any, functions: list[Traced]) -> str:
     return name + content(fields, functions)
 
 
-def _is_own(named: Any) -> bool:
+def _is_own(named: type | FunctionType) -> bool:
     """Whether a class or function is found in this package by its name, so that the package's files say what it is."""
     if not named.__module__.startswith(f"{_PACKAGE}."):
         return False
@@ -122,14 +122,14 @@ class Entry:
     folder: Path
     name: str
     functions: list[Traced]
-    in_tree: Any
+    in_tree: Hashable
 
     @staticmethod
     def of(
-        function: Callable[..., Any],
-        known: tuple[Any, ...],
-        rest: tuple[Any, ...],
-        options: Mapping[str, Any],
+        function: Callable[..., object],
+        known: tuple[object, ...],
+        rest: tuple[object, ...],
+        options: Mapping[str, object],
     ) -> Entry | None:
         """The entry of a function compiled for `known`, and for arguments like `rest`; None if it is not kept."""
         folder = folder_in_use()
@@ -149,11 +149,9 @@ class Entry:
         digest = hashlib.sha256("\n".join(words).encode()).hexdigest()
         return Entry(folder.path, f"{digest}.program", functions, tree)
 
-    def load(self) -> Callable[..., Any] | None:
+    def load(self) -> jax.stages.Compiled | None:
         """The program; None if there is none, or none that is intact and computes the same."""
         from jax.experimental.serialize_executable import deserialize_and_load
-
-        from shardmc.programs.cache import read_program
 
         data = read_program(self.folder / self.name)
         if data is None:
@@ -166,11 +164,9 @@ class Entry:
         except Exception:  # it was written by something else
             return None
 
-    def save(self, program: Any, seen: list[tuple[Traced, Any]]) -> None:
+    def save(self, program: jax.stages.Compiled, seen: list[tuple[Traced, Hashable]]) -> None:
         """Keep a program that called these functions when it was traced. A failure only means that it is not kept."""
         from jax.experimental.serialize_executable import serialize
-
-        from shardmc.programs.cache import write_program
 
         try:
             places = {id(function): place for place, function in enumerate(self.functions)}
@@ -189,16 +185,16 @@ class Entry:
 
 def _jax_keeps_programs() -> bool:
     """Whether JAX has a cache of its own. XLA cannot save again what was loaded from there."""
-    config: Any = jax.config
-    return bool(config.jax_enable_compilation_cache and config.jax_compilation_cache_dir)
+    options = ("jax_enable_compilation_cache", "jax_compilation_cache_dir")
+    return all(getattr(jax.config, option) for option in options)
 
 
-def kind(leaf: Any) -> tuple[Any, ...]:
+def kind(leaf: object) -> tuple[Hashable, ...]:
     """Type and shape of an argument: what a program is compiled for."""
     return getattr(leaf, "dtype", type(leaf)), getattr(leaf, "shape", ()), getattr(leaf, "weak_type", False)
 
 
-def _structure(tree: Any) -> str:
+def _structure(tree: Hashable) -> str:
     """A tree in words: of containers of Python's, and of classes of this package."""
     return hashlib.sha256(pickle.dumps(tree)).hexdigest() + str(tree)
 

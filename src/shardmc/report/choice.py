@@ -92,6 +92,8 @@ def coordinates(posterior: Posterior, chosen: Sequence[str | int] | None, most: 
     """Positions of coordinates given by name or position; by default the `most` that may be most wrong."""
     if chosen is None:
         return worst_first(posterior)[:most]
+    if len(chosen) == 0:
+        raise OptionError("parameters is empty; give at least one parameter, or leave it out.")
     found = []
     for one in chosen:
         if isinstance(one, str):

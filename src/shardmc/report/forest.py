@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -302,7 +302,7 @@ _CONTRAST_DOT = 3.0  # points
 
 @styled
 def plot_contrast(
-    posterior: Posterior, variable: str, values: Sequence[Any] | None = None, **options: Any
+    posterior: Posterior, variable: str, values: Sequence[object] | None = None, **options: object
 ) -> Figure:
     """Means and intervals of contrasts between values of a predictor.
 
@@ -321,7 +321,7 @@ def plot_contrast(
 
 
 @styled
-def plot_marginal_effects(posterior: Posterior, variable: str, **options: Any) -> Figure:
+def plot_marginal_effects(posterior: Posterior, variable: str, **options: object) -> Figure:
     """Means and intervals of the marginal effects of a predictor.
 
     Parameters

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -124,8 +123,8 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def plain(value: Any) -> str:
-    """Any value of a plan or a finding as text. A number that is not finite becomes a dash."""
+def as_text(value: object) -> str:
+    """A value of a plan or a finding as text. A number that is not finite becomes a dash."""
     if value is None:
         return "none"
     if isinstance(value, bool | np.bool_):
@@ -137,10 +136,10 @@ def plain(value: Any) -> str:
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        shown = ", ".join(plain(v) for v in value[:8])
+        shown = ", ".join(as_text(v) for v in value[:8])
         return f"{shown}, … ({len(value)} in all)" if len(value) > 8 else shown
     if isinstance(value, dict):
-        return ", ".join(f"{k}: {plain(v)}" for k, v in value.items())
+        return ", ".join(f"{k}: {as_text(v)}" for k, v in value.items())
     return str(value)
 
 

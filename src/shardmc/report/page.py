@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jinja2
 import numpy as np
@@ -24,7 +24,7 @@ from shardmc.report import tables
 from shardmc.report.choice import shards_to_draw, worst_first, worst_pair
 from shardmc.report.densities import plot_marginals, plot_pair
 from shardmc.report.forest import hides_intervals, plot_certificate, plot_forest, plot_ridges
-from shardmc.report.numbers import count, duration, fixed, plain, probability, trimmed
+from shardmc.report.numbers import as_text, count, duration, fixed, probability, trimmed
 from shardmc.report.shards import outlying, plot_chains, plot_shards
 from shardmc.report.style import COLORS, DARK, to_svg
 from shardmc.types import Finding
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FIRST = 12
 """Parameters whose marginals are always shown."""
-_SHARDS = 24
+_SHARDS = 24  # of one marginal density
 _CURVES = 2_000  # curves of shards for all other parameters together
 _FOREST = 40  # rows of one forest plot
 _RIDGES = 16  # rows of one ridge plot
@@ -171,10 +171,9 @@ def chain_picture(posterior: Posterior) -> Picture:
     return picture("chains", "Chains of the shards", plot_chains(posterior), caption)
 
 
-def all_or_nothing(build: Callable[[Posterior], Picture | None], posterior: Posterior) -> list[Picture]:
-    """A list with the picture, or an empty one."""
-    found = build(posterior)
-    return [] if found is None else [found]
+def _if_any(picture: Picture | None) -> list[Picture]:
+    """A list with the picture, or an empty one if there is none."""
+    return [] if picture is None else [picture]
 
 
 _ROWS = 25  # rows of the summary table that are always shown
@@ -247,17 +246,14 @@ def render(posterior: Posterior) -> str:
             predictive=tables.predictive_table(posterior),
             combinations=tables.combination_table(posterior),
             polishing=tables.polishing_table(posterior),
-            certificate=all_or_nothing(certificate_picture, posterior),
+            certificate=_if_any(certificate_picture(posterior)),
             forests=forests,
             marginals=first,
             ridges=others,
             num_ridges=len(posterior.names) - len(first),
             key=marginal_key(posterior),
-            pair=all_or_nothing(pair_picture, posterior),
-            shard_figures=[
-                *all_or_nothing(agreement_picture, posterior),
-                chain_picture(posterior),
-            ],
+            pair=_if_any(pair_picture(posterior)),
+            shard_figures=[*_if_any(agreement_picture(posterior)), chain_picture(posterior)],
             shards=tables.shard_table(posterior),
             stages=tables.stages(posterior),
             total_time=duration(sum(posterior.seconds.values())),
@@ -351,7 +347,7 @@ def _extreme(values: np.ndarray, reduce: np.ufunc) -> float:
     return float(reduce.reduce(values)) if len(values) else float("nan")
 
 
-def _findings(found: Sequence[Finding]) -> list[dict[str, Any]]:
+def _findings(found: Sequence[Finding]) -> list[dict[str, object]]:
     """Findings, most serious first, with their numbers as text."""
     return [
         {
@@ -359,7 +355,7 @@ def _findings(found: Sequence[Finding]) -> list[dict[str, Any]]:
             "check": finding.check,
             "message": finding.message,
             "advice": finding.advice,
-            "numbers": [(str(key), plain(value)) for key, value in finding.values.items()],
+            "numbers": [(str(key), as_text(value)) for key, value in finding.values.items()],
         }
         for finding in ordered(found)
     ]

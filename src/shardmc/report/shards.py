@@ -31,8 +31,9 @@ def _named(posterior: Posterior, check: str, about: str) -> set[int]:
     found: set[int] = set()
     for finding in posterior.findings:
         if finding.check == check and about in finding.values:
-            shards = finding.values.get("shards", [finding.values.get("shard")])
-            found.update(int(shard) for shard in shards if shard is not None)
+            shards = finding.values.get("shards", finding.values.get("shard"))
+            several = shards if isinstance(shards, list | tuple) else [shards]
+            found.update(int(shard) for shard in several if isinstance(shard, int | np.integer))
     return {shard for shard in found if 0 <= shard < posterior.shards.num_shards}
 
 
@@ -105,7 +106,7 @@ def _dots(axes: Axes, x: np.ndarray, y: np.ndarray, color: str, marker: str) -> 
 
 
 def _name_shards(axes: Axes, x: np.ndarray, y: np.ndarray, shards: np.ndarray) -> None:
-    """Write the shards' names to their left, moved down where they would overlap; in the title if there are many."""
+    """Write the shards' names to the left of the marks, apart from each other; in the title if there are many."""
     if len(shards) > _MOST_NAMED:
         worst = ", ".join(map(str, shards[:_MOST_NAMED]))
         axes.set_title(f"{len(shards)} shards disagree, most of all {worst}", fontsize=7.5, weight="normal")

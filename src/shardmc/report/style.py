@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 from xml.etree import ElementTree
 
 import matplotlib
@@ -17,6 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, MaxNLocator
 
 from shardmc.names import shown_text
+
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
 
 P = ParamSpec("P")
 
@@ -47,7 +50,7 @@ DARK: Mapping[str, str] = {
 }
 """The same colours on a dark page."""
 
-RC: dict[Any, Any] = {
+RC: dict[RcKeyType, object] = {
     "font.size": 8.5,
     "font.family": ["sans-serif"],
     "text.color": COLORS["ink"],

@@ -13,11 +13,11 @@ from shardmc.posterior import Adjusted, Plan, Posterior, Regression
 from shardmc.report.numbers import (
     DASH,
     aligned,
+    as_text,
     count,
     duration,
     fixed,
     like,
-    plain,
     probability,
     significant,
     trimmed,
@@ -254,7 +254,7 @@ _LABELS = {
 def run_pairs(posterior: Posterior) -> list[tuple[str, str]]:
     """How the run computed what it did, as far as a reader may want to know."""
     plan = posterior.plan.to_dict()
-    return [(label, plain(plan[name])) for name, label in _LABELS.items() if name in plan]
+    return [(label, as_text(plan[name])) for name, label in _LABELS.items() if name in plan]
 
 
 def prior_table(posterior: Posterior) -> Table | None:

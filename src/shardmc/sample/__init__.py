@@ -1,7 +1,6 @@
 """Samplers of one shard's subposterior, and the function that runs them on all shards."""
 
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, replace
 
 from shardmc.errors import OptionError, unknown
 from shardmc.sample.gibbs import Gibbs, binomial_labels, multinomial_labels, whole_multiplicities
@@ -31,7 +30,7 @@ __all__ = [
     "whole_multiplicities",
 ]
 
-_SAMPLERS: dict[str, Any] = {
+_SAMPLERS: dict[str, type[Sampler | Auto]] = {
     "auto": Auto,
     "independence": Independence,
     "hmc": HMC,
@@ -41,21 +40,25 @@ _SAMPLERS: dict[str, Any] = {
 }
 
 
-def sampler(given: str | Sampler | Auto, **options: Any) -> Sampler | Auto:
-    """A sampler by name, with options. An instance is returned unchanged.
+def sampler(given: str | Sampler | Auto, **options: object) -> Sampler | Auto:
+    """A sampler by name, or one that was given, with these options.
 
     >>> sampler("hmc", chains=4).chains
     4
     """
-    if not isinstance(given, str):
-        if not isinstance(given, Sampler | Auto):
-            raise OptionError(f"sampler must be a name or a Sampler, not {type(given).__name__}.")
-        return given
-    kind = _SAMPLERS.get(given.lower().replace("_", "-"))
-    if kind is None:
-        raise unknown("sampler", given, _SAMPLERS)
-    valid = [f.name for f in fields(kind)]
-    for name in options:
-        if name not in valid:
-            raise unknown(f"option of sampler {given!r}", name, valid)
-    return kind(**options)
+    if isinstance(given, Sampler | Auto):
+        made, name = given, type(given).__name__
+    elif isinstance(given, str):
+        kind = _SAMPLERS.get(given.lower().replace("_", "-"))
+        if kind is None:
+            raise unknown("sampler", given, _SAMPLERS)
+        made, name = kind(), given
+    else:
+        raise OptionError(f"sampler must be a name or a Sampler, not {type(given).__name__}.")
+    if not options:
+        return made
+    valid = [f.name for f in fields(made)]  # pyright: ignore[reportArgumentType]
+    for option in options:
+        if option not in valid:
+            raise unknown(f"option of sampler {name!r}", option, valid)
+    return replace(made, **options)  # pyright: ignore[reportArgumentType]

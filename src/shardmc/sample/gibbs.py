@@ -6,12 +6,13 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from shardmc.errors import ModelError, OptionError
 from shardmc.model import Model
@@ -19,7 +20,7 @@ from shardmc.model.fingerprint import fingerprint
 from shardmc.model.traced import few_rows, traced_fingerprint
 from shardmc.sample.sampler import Chains, Sampler, State, Tuning
 from shardmc.target import Target
-from shardmc.types import Rows
+from shardmc.types import Params, Rows
 
 _CHUNK = 100
 """Number of copies whose labels are drawn by one inversion: (1/2)^100 is still a normal float32."""
@@ -200,7 +201,7 @@ class Gibbs(Sampler):
 
     step: Callable[..., State]
     init: Callable[[jax.Array, Rows, jax.Array], State]
-    observe: Callable[[State], Mapping[str, Any] | jax.Array]
+    observe: Callable[[State], Params | jax.Array]
     warmup: int = 100
     thin: int = 1
     chains: int = 1
@@ -227,10 +228,10 @@ class Gibbs(Sampler):
             return False
         return True
 
-    def content(self, rows: Rows) -> list[Any]:
+    def content(self, rows: Rows) -> list[object]:
         """What it computes for rows of this structure, and its options: equal for equal samplers in every session."""
 
-        def sweep(rows: Rows, weights: jax.Array, power: jax.Array) -> tuple[State, Any]:
+        def sweep(rows: Rows, weights: jax.Array, power: jax.Array) -> tuple[State, Params | jax.Array]:
             key = jax.random.key(0)
             extra = (power,) if self.takes_power else ()
             state = self.step(key, self.init(key, rows, weights), rows, weights, *extra)
@@ -302,7 +303,7 @@ class _Sweep:
                 f"it returned {jax.tree.structure(after)}."
             )
 
-        def alike(path: Any, before: jax.Array, after: Any) -> jax.Array:
+        def alike(path: jax.tree_util.KeyPath, before: jax.Array, after: ArrayLike) -> jax.Array:
             if jnp.shape(after) != before.shape:
                 name = jax.tree_util.keystr(path) or "the state"
                 raise ModelError(

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from shardmc.target import Target
+from shardmc.types import Tree
 
-State: TypeAlias = Any
-"""Where the chains of a shard are: a pytree of arrays."""
-Tuning: TypeAlias = Any
-"""What `tune` returns: a pytree of numbers."""
+State: TypeAlias = Tree
+"""Where the chains of a shard are."""
+Tuning: TypeAlias = Tree
+"""What `tune` returns."""
 
 
 @jax.tree_util.register_dataclass
@@ -93,10 +94,9 @@ _PILOT_STEPS = 120
 class Moved(NamedTuple):
     """One step of all chains of a shard."""
 
-    # BlackJAX has scalars for one chain; here they are arrays over chains.
-    acceptance: Any  # (chain,) probabilities
-    divergent: Any  # (chain,)
-    evaluations: Any  # (chain,) how often the target was evaluated
+    acceptance: jax.Array  # (chain,) probabilities
+    divergent: jax.Array  # (chain,)
+    evaluations: jax.Array  # (chain,) how often the target was evaluated
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,9 @@ class Walker(Sampler):
         """State of one chain at u."""
 
     @abstractmethod
-    def step(self, target: Target, key: jax.Array, states: State, step_size: Any) -> tuple[State, Moved]:
+    def step(
+        self, target: Target, key: jax.Array, states: State, step_size: jax.Array
+    ) -> tuple[State, Moved]:
         """The next states of all chains, and statistics of the step."""
 
     def tune(self, target: Target, key: jax.Array) -> jax.Array:
@@ -138,7 +140,7 @@ class Walker(Sampler):
         init, update, final = dual_averaging()
         key_start, key_adapt = jax.random.split(key)
 
-        def advance(carry: tuple[State, Any], key: jax.Array):
+        def advance(carry: tuple[State, Tree], key: jax.Array):
             states, averaging = carry
             states, moved = self.step(target, key, states, jnp.exp(averaging.log_x))
             gap = self.target_acceptance - jnp.mean(jnp.nan_to_num(moved.acceptance))

@@ -15,7 +15,7 @@ from shardmc.engine import Engine, ProgramCall
 from shardmc.model import Model
 from shardmc.sample.independence import Independence, Warped
 from shardmc.sample.sampler import Sampler
-from shardmc.sample.shard_runs import Part, ShardChains, ShardRuns, untold
+from shardmc.sample.shard_runs import Part, ShardChains, ShardRuns, not_reported
 from shardmc.sample.walkers import HMC
 from shardmc.types import Located, Scaling, ShardDraws
 
@@ -26,10 +26,10 @@ _LOW_OF_MATCHED = 0.15
 """The same limit for groups with many effects, where a gradient takes longer than a value and HMC needs many."""
 
 _GAIN = 2.0
-"""How many times as often proposals must be accepted in warped coordinates, if that is not enough by itself, for HMC
-to use them."""
+"""HMC uses warped coordinates if the acceptance of independent proposals is at least this many times as high in them,
+even if it is still low."""
 _LEAST = 0.1
-"""And at least this part of them. Chains that accept less show acceptances that differ by chance."""
+"""That acceptance must also be at least this. Lower ones differ by chance."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def sample(
     scaling: Scaling = "rescaled",
     done: Mapping[int, ShardChains] | None = None,
     on_shard: Callable[[int, ShardChains], None] | None = None,
-    part: Part = untold,
+    part: Part = not_reported,
 ) -> Sampled:
     """At least `num_draws` draws of every shard's rescaled or fractional subposterior.
 
@@ -178,5 +178,5 @@ def sample_call(
     model: Model, blocks: Blocks, sampler: Sampler | Auto, num_draws: int, scaling: Scaling, engine: Engine
 ) -> ProgramCall:
     """The first call of the engine that `sample` makes."""
-    job = ShardRuns(model, blocks, None, engine, num_draws, 0, scaling, untold)
+    job = ShardRuns(model, blocks, None, engine, num_draws, 0, scaling, not_reported)
     return job.first_call(sampler.first if isinstance(sampler, Auto) else sampler)

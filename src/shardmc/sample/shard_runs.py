@@ -24,7 +24,8 @@ Part = Callable[[str, int], Callable[[int], None]]
 """Announces a part of the sampling: part(what it does, its steps) -> a function to call with the steps done."""
 
 
-def untold(what: str, steps: int) -> Callable[[int], None]:
+def not_reported(what: str, steps: int) -> Callable[[int], None]:
+    """A part whose progress nobody wants to know."""
     return lambda done: None
 
 
@@ -166,7 +167,7 @@ class ShardRuns:
             on_failure=failed.__setitem__,
         ):
             self.passes += float(self.blocks.shares[shard]) * int(result.evaluations)
-            yield shard, self._bring_home(shard, result, name)
+            yield shard, self._on_theta_scale(shard, result, name)
         for shard, reason in failed.items():
             advance(each)
             nothing = np.full((1, self.num_draws, self.model.dim), np.nan)
@@ -200,7 +201,7 @@ class ShardRuns:
         self._tunings[sampler] = jax.tree.map(lambda *v: np.mean(v, axis=0), *found)
         return self._tunings[sampler]
 
-    def _bring_home(self, shard: int, result: Chains, name: str) -> ShardChains:
+    def _on_theta_scale(self, shard: int, result: Chains, name: str) -> ShardChains:
         u = np.asarray(result.u, np.float64)
         theta = self.centers[shard] + u @ self.bases[shard].T
         if result.shift is not None:

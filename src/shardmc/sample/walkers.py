@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TypeAlias, final
 
 import jax
 import jax.numpy as jnp
 
 from shardmc.sample.sampler import Moved, State, Walker
 from shardmc.target import Target
+from shardmc.types import Tree
+
+Kernel: TypeAlias = Callable[..., tuple[State, Tree]]
+"""BlackJAX's step of one chain: kernel(key, state, ...) -> state, info."""
 
 
 @final
@@ -50,7 +54,9 @@ class RandomWalk(Walker):
 
         return random_walk.init(u, target.log_density)
 
-    def step(self, target: Target, key: jax.Array, states: State, step_size: Any) -> tuple[State, Moved]:
+    def step(
+        self, target: Target, key: jax.Array, states: State, step_size: jax.Array
+    ) -> tuple[State, Moved]:
         from blackjax.mcmc import random_walk
 
         kernel = random_walk.build_additive_step()
@@ -137,21 +143,19 @@ class HMC(Walker):
         # A longer step than the longest trajectory means nothing, and would spoil the average over pilot shards.
         return jnp.minimum(super().tune(target, key), math.log(self.trajectory * _JITTER[1]))
 
-    def step(self, target: Target, key: jax.Array, states: State, step_size: Any) -> tuple[State, Moved]:
+    def step(
+        self, target: Target, key: jax.Array, states: State, step_size: jax.Array
+    ) -> tuple[State, Moved]:
         from blackjax.mcmc import hmc
 
-        kernel = hmc.build_kernel(integrator=rotating)
         key_jitter, key_chains = jax.random.split(key)
         # One length for all chains of the shard, so that none waits for another.
         length = self.trajectory * jax.random.uniform(key_jitter, minval=_JITTER[0], maxval=_JITTER[1])
-        num_steps: Any = jnp.clip(jnp.ceil(length / step_size), 1, 1000).astype(int)
+        num_steps = jnp.clip(jnp.ceil(length / step_size), 1, 1000).astype(int)
         metric = jnp.ones(target.dim)
-
-        def one(key: jax.Array, state: State):
-            return kernel(key, state, target.log_density, length / num_steps, metric, num_steps)
-
-        states, info = jax.vmap(one)(jax.random.split(key_chains, self.chains), states)
-        return states, Moved(info.acceptance_rate, info.is_divergent, info.num_integration_steps)
+        keys = jax.random.split(key_chains, self.chains)
+        kernel = hmc.build_kernel(integrator=rotating)
+        return _moved(kernel, keys, states, target.log_density, length / num_steps, metric, num_steps)
 
 
 @final
@@ -189,14 +193,22 @@ class NUTS(Walker):
 
         return nuts.init(u, target.log_density)
 
-    def step(self, target: Target, key: jax.Array, states: State, step_size: Any) -> tuple[State, Moved]:
+    def step(
+        self, target: Target, key: jax.Array, states: State, step_size: jax.Array
+    ) -> tuple[State, Moved]:
         from blackjax.mcmc import nuts
 
-        kernel = nuts.build_kernel()
         metric = jnp.ones(target.dim)
+        keys = jax.random.split(key, self.chains)
+        kernel = nuts.build_kernel()
+        return _moved(kernel, keys, states, target.log_density, step_size, metric, self.max_doublings)
 
-        def one(key: jax.Array, state: State):
-            return kernel(key, state, target.log_density, step_size, metric, self.max_doublings)
 
-        states, info = jax.vmap(one)(jax.random.split(key, self.chains), states)
-        return states, Moved(info.acceptance_rate, info.is_divergent, info.num_integration_steps)
+def _moved(kernel: Kernel, keys: jax.Array, states: State, *options: object) -> tuple[State, Moved]:
+    """The next states of all chains by a kernel, with the same options for all, and statistics of the step."""
+
+    def one(key: jax.Array, state: State) -> tuple[State, Tree]:
+        return kernel(key, state, *options)
+
+    states, info = jax.vmap(one)(keys, states)
+    return states, Moved(info.acceptance_rate, info.is_divergent, info.num_integration_steps)

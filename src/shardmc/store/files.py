@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardmc.errors import RunError
 from shardmc.guards.files import is_temporary, not_written, replacing, verify_checksum, write_netcdf
@@ -61,7 +61,7 @@ def make_folder(path: Path) -> None:
 
 
 def save_tree(tree: xr.DataTree, path: str | os.PathLike[str]) -> None:
-    """Write a tree as netCDF (.nc) or Zarr (.zarr); what has that name is replaced once the new one is complete.
+    """Write a tree as netCDF (.nc), which replaces an existing file once complete, or as a new Zarr folder (.zarr).
 
     >>> import tempfile
     >>> import xarray as xr
@@ -140,7 +140,7 @@ def _refuse_pickles(folder: Path) -> None:
             )
 
 
-def _names_pickle(metadata: Any) -> bool:
+def _names_pickle(metadata: object) -> bool:
     if isinstance(metadata, dict):
         names = (metadata.get("id"), metadata.get("name"))
         if any(isinstance(name, str) and name.lower().rpartition(".")[2] == "pickle" for name in names):

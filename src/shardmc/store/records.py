@@ -47,7 +47,7 @@ class Manifest:
     ['plan seed is 0 there and 1 here']
     """
 
-    plan: Mapping[str, Any]
+    plan: Mapping[str, object]
     data: str
     model: str
     versions: Mapping[str, str] = field(default_factory=package_versions)
@@ -64,7 +64,9 @@ class Manifest:
 
     @property
     def num_shards(self) -> int:
-        return self.plan["shards"]
+        shards = self.plan["shards"]
+        assert isinstance(shards, int)
+        return shards
 
     def to_json(self) -> str:
         return json.dumps(self._plain(), indent=2, sort_keys=True, allow_nan=False) + "\n"
@@ -112,7 +114,7 @@ class Manifest:
         return json.loads(json.dumps({each.name: getattr(self, each.name) for each in fields(self)}))
 
 
-_ADVICE = "Repair it from a copy, or use another folder."
+_ADVICE = "Restore it from a copy, or use another folder."
 _ABSENT = "absent"
 _OTHER_CONTENT = "its row weights, its strata or the functions of its sampler are different"
 _PARTS_OF_CONTENT = {"shards", "shuffle", "stratified", "weighted", "sampler", "combiner"}
@@ -145,7 +147,7 @@ def _other_jax(there: Mapping[str, str], here: Mapping[str, str]) -> str:
     return f", or computed differently by other versions ({listed})"
 
 
-def plan_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def plan_differences(there: Mapping[str, object], here: Mapping[str, object]) -> list[str]:
     """What differs between the plan in a folder and that of the present call.
 
     >>> plan_differences({"seed": 0, "draws": 100}, {"seed": 1, "draws": 100})
@@ -163,7 +165,7 @@ def plan_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[
     ]
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     # In Python True == 1; in a plan they differ.
     return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
@@ -199,7 +201,7 @@ def _is_time(value: object) -> bool:
         return False
 
 
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+_CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
     "schema": (lambda value: type(value) is int and value == SCHEMA, f"the number {SCHEMA}"),
     "plan": (_is_plan, f"a table of plain values with 'shards' from 1 to {_MOST_SHARDS}"),
     "data": (lambda value: isinstance(value, str) and value != "", "a fingerprint (text)"),
@@ -231,11 +233,11 @@ class DamagedError(Exception):
     """The bytes are not a record as it was written. The message says why."""
 
 
-def encode(header: Mapping[str, Any], arrays: Arrays) -> bytes:
+def encode(header: Mapping[str, object], arrays: Arrays) -> bytes:
     """The bytes of a record.
 
     They are an ordinary .npz file, which `numpy.load` opens, whose ZIP comment is the SHA-256 of all bytes before
-    it. Every flipped bit and every lost byte shows therefore before anything in the file is looked at.
+    it. So every flipped bit and every lost byte is found before anything in the file is used.
 
     >>> header, arrays = decode(encode({"shard": 17}, {"draws": np.zeros((2, 3))}))
     >>> header, arrays["draws"].shape
@@ -262,14 +264,14 @@ def encode(header: Mapping[str, Any], arrays: Arrays) -> bytes:
     return body + hashlib.sha256(body).hexdigest().encode()
 
 
-def decode(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def decode(content: bytes) -> tuple[dict[str, object], dict[str, np.ndarray]]:
     """Header and arrays of a record, or a DamagedError. Nothing is ever unpickled."""
     if not content.startswith(b"PK\x03\x04"):
         raise DamagedError("not a file of shardmc" if content else "empty")
     if not content[-_TRAILER:].startswith(_LABEL):
         raise DamagedError("cut short, or not a file of shardmc")
     if hashlib.sha256(content[:-64]).hexdigest().encode() != content[-64:]:
-        raise DamagedError("checksum")
+        raise DamagedError("its checksum differs")
     # From here on only a manipulated file can fail. NumPy, zipfile and json have a dozen exceptions
     # for that, which all mean the same here.
     try:
@@ -282,7 +284,7 @@ def decode(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise DamagedError("its header is not a table of values")
     for name, array in entries.items():
         if not _NAME.fullmatch(name) or not isinstance(array, np.ndarray) or array.dtype.kind not in _KINDS:
-            raise DamagedError(f"an entry {name!r} that is not an array of a run")
+            raise DamagedError(f"its entry {name!r} is not an array of a run")
     return header, entries
 
 
@@ -330,7 +332,9 @@ def shard_path(folder: Path, shard: int) -> Path:
     return folder / SHARDS / f"{int(shard):05d}.npz"
 
 
-def read_record(path: Path, identity: dict[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_record(
+    path: Path, identity: Mapping[str, object]
+) -> tuple[dict[str, object], dict[str, np.ndarray]]:
     """Header and arrays of a file; a DamagedError unless its header has the entries of `identity`."""
     try:
         header, arrays = decode(read_file(path))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Self, final
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class Run:
             raise RunError(f"The run in folder {self.folder} has not begun.")
         return self._manifest
 
-    def expect(self, plan: Mapping[str, Any], data: str, rows: int) -> None:
+    def expect(self, plan: Mapping[str, object], data: str, rows: int) -> None:
         """Refuse the folder of a run of other rows, or with another plan, as far as the plan is known."""
         stored = read_manifest(self.folder)
         if stored is None:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 import xarray as xr
@@ -17,6 +17,7 @@ from shardmc.model import Model, Parameter
 from shardmc.names import shown
 from shardmc.sample import ShardChains
 from shardmc.store.files import load_tree, save_tree
+from shardmc.types import Params, Rows
 
 _ATTRIBUTE = "shardmc_site"
 _LAYOUT = 1
@@ -27,8 +28,11 @@ _TOGETHER = (
 )
 _KEYS = {"layout", "shard", "share", "rows", "parameters", "model", "sampler", "precision"}
 
-Supports = Mapping[str, tuple[tuple[int, ...], Any]]
-"""Parameter -> (shape, support), the support in plain words; None where it has no name."""
+PlainSupport = str | list[str | int | float] | None
+"""A support in words that a file can hold; None where it has none."""
+
+Supports = Mapping[str, tuple[tuple[int, ...], PlainSupport]]
+"""Parameter -> (shape, support)."""
 
 
 @final
@@ -58,7 +62,7 @@ class Site:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the site's file (netCDF). It is complete or absent."""
         coordinate, square = ("coordinate",), ("coordinate", "other_coordinate")
-        variables: dict[str, Any] = {
+        variables: dict[str, tuple[tuple[str, ...], np.ndarray | float | None]] = {
             "draws": (("chain", "draw", "coordinate"), self.chains.theta),
             "acceptance": ((), self.chains.acceptance),
             "divergences": ((), self.chains.divergences),
@@ -101,15 +105,13 @@ def plain_supports(model: Model) -> Supports:
 
 def model_of(supports: Supports) -> Model:
     """A model that knows its parameters and nothing else, enough to express draws on the natural scale."""
-    for name, (_, support) in supports.items():
+    parameters = {}
+    for name, (shape, support) in supports.items():
         if support is None:
             raise RunError(
                 f"Parameter {name!r} has a support that a file cannot describe; give the model to combine the sites."
             )
-    parameters = {
-        name: Parameter(shape, support if isinstance(support, str) else tuple(support))
-        for name, (shape, support) in supports.items()
-    }
+        parameters[name] = Parameter(shape, support if isinstance(support, str) else tuple(support))
     return Model(_elsewhere, None, parameters)
 
 
@@ -177,7 +179,7 @@ def _site(record: dict[str, Any], data: xr.Dataset) -> Site:
     )
 
 
-def _plain(support: Any) -> Any:
+def _plain(support: object) -> PlainSupport:
     """A support as text or a list of text and numbers; None where it is an object of its own."""
     if isinstance(support, str):
         return support
@@ -186,5 +188,5 @@ def _plain(support: Any) -> Any:
     return None
 
 
-def _elsewhere(params: Any, rows: Any) -> Any:
+def _elsewhere(params: Params, rows: Rows) -> NoReturn:
     raise RunError("The rows, and the model of them, are at the sites.")

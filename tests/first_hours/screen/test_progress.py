@@ -16,6 +16,7 @@ from rich.console import Console
 import shardmc
 from shardmc.errors import OptionError
 from shardmc.pipeline import bars as shown
+from shardmc.pipeline.progress import reporting
 
 OPTIONS = {"shards": 4, "draws": 400}
 
@@ -66,6 +67,26 @@ def test_without_a_terminal_nothing_is_shown_unless_it_is_asked_for(table, capfd
     assert out == ""
     assert "shardmc: sample ..." in err
     assert "shardmc: check: done after" in err
+    assert err.count("shardmc: sample: done after") == 1
+
+
+def test_a_log_file_gets_a_line_for_each_quarter_of_a_stage_whatever_its_steps(capfd):
+    with reporting(True) as report:
+        for done in (0, 30, 40, 60, 70, 100):
+            report("sample", done, 100)
+        report("sample", 1, 1)
+        report("sample", 0, 1)  # the next fit
+        report("sample", 1, 1)
+    lines = [line.removeprefix("shardmc: ") for line in capfd.readouterr().err.splitlines()]
+    said = [line.split(",")[0].split(" after")[0] for line in lines]
+    assert said == [
+        "sample ...",
+        "sample: 30 of 100",
+        "sample: 60 of 100",
+        "sample: done",
+        "sample ...",
+        "sample: done",
+    ]
 
 
 def test_a_function_is_told_every_stage(table):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Literal
 
 from shardmc.errors import OptionError, RunError, unknown
 from shardmc.formulas.families.continuous import (
@@ -26,6 +26,7 @@ from shardmc.formulas.families.counts import (
 from shardmc.formulas.families.family import Family, Moments, ResponseSummary, Statistic
 from shardmc.formulas.families.levels import Categorical, Multinomial, Ordinal
 from shardmc.formulas.families.successes import Bernoulli, Binomial
+from shardmc.formulas.priors import NUMBER
 
 __all__ = [
     "FAMILIES",
@@ -141,10 +142,10 @@ def named_family(given: str | Family) -> Family:
     return _make(_KINDS[name], {key.strip(): _value(text) for key, text in pairs})
 
 
-def family_from_dict(stored: Mapping[str, Any]) -> Family:
+def family_from_dict(stored: Mapping[str, object]) -> Family:
     """The family that `Family.to_dict` wrote. A user's own family must be defined when it is read."""
     options = dict(stored)
-    name = options.pop("name")
+    name = str(options.pop("name"))
     # The last definition counts: a notebook may define a family several times.
     kinds = {getattr(kind, "name", ""): kind for kind in _subclasses(Family)} | _KINDS
     if name not in kinds:
@@ -161,7 +162,7 @@ def _subclasses(kind: type[Family]) -> Iterator[type[Family]]:
         yield from _subclasses(each)
 
 
-def _make(kind: type[Family], options: dict[str, Any]) -> Family:
+def _make(kind: type[Family], options: Mapping[str, object]) -> Family:
     valid = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in options:
         if name not in valid:
@@ -173,4 +174,4 @@ def _make(kind: type[Family], options: dict[str, Any]) -> Family:
 
 def _value(text: str) -> str | float:
     text = text.strip().strip("'\"")
-    return float(text) if re.fullmatch(r"\d+\.?\d*", text) else text
+    return float(text) if re.fullmatch(NUMBER, text) else text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,14 @@ import numpy as np
 from scipy import special
 
 from shardmc.errors import DataError, OptionError
-from shardmc.formulas.families.family import Auxiliary, Family, ResponseSummary
+from shardmc.formulas.families.family import (
+    Auxiliary,
+    AuxiliaryDraws,
+    Declared,
+    Family,
+    ResponseSummary,
+    Start,
+)
 from shardmc.formulas.families.special import (
     HALF_LOG_2_PI,
     bounded_exp,
@@ -44,7 +51,7 @@ class _LocationScale(Family):
     def log_base(self, response: np.ndarray, trials: np.ndarray | None) -> np.ndarray:
         return np.full(len(response), -HALF_LOG_2_PI)
 
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+    def mean(self, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None) -> np.ndarray:
         return eta
 
 
@@ -55,7 +62,7 @@ class Normal(Family):
     learns_from_one_row = False
 
     @property
-    def auxiliaries(self) -> Mapping[str, Any]:
+    def auxiliaries(self) -> Mapping[str, Declared]:
         return {"sigma": "positive"}
 
     def log_likelihood(
@@ -73,7 +80,7 @@ class Gaussian(Normal, _LocationScale):
     name = "gaussian"
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         return rng.normal(eta, auxiliary["sigma"])
 
@@ -91,11 +98,12 @@ class StudentT(_LocationScale):
     df: float | None = None
 
     def __post_init__(self) -> None:
-        if self.df is not None and not self.df > 0:
-            raise OptionError(f"df of family 'student_t' must be positive; {self.df!r} was given.")
+        given: object = self.df
+        if given is not None and not (isinstance(given, int | float | np.number) and 0 < given < np.inf):
+            raise OptionError(f"df of family 'student_t' must be a positive number; {given!r} was given.")
 
     @property
-    def auxiliaries(self) -> Mapping[str, Any]:
+    def auxiliaries(self) -> Mapping[str, Declared]:
         return {"sigma": "positive"} | ({"nu": "positive"} if self.df is None else {})
 
     def log_likelihood(
@@ -111,7 +119,7 @@ class StudentT(_LocationScale):
         return super().default_priors(response) | nu
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         nu = auxiliary["nu"] if self.df is None else self.df
         return eta + auxiliary["sigma"] * rng.standard_t(np.broadcast_to(nu, eta.shape))
@@ -151,7 +159,7 @@ class Beta(Family):
     mean_is_probability = True
 
     @property
-    def auxiliaries(self) -> Mapping[str, Any]:
+    def auxiliaries(self) -> Mapping[str, Declared]:
         return {"kappa": "positive"}
 
     @property
@@ -190,14 +198,14 @@ class Beta(Family):
             "kappa": Prior("gamma", (0.01, 0.01)),
         }
 
-    def start(self, response: ResponseSummary) -> dict[str, Any]:
+    def start(self, response: ResponseSummary) -> Start:
         return {"kappa": response.mean * (1 - response.mean) / response.sd**2}
 
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+    def mean(self, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None) -> np.ndarray:
         return special.expit(eta)
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         mean, kappa = special.expit(eta), auxiliary["kappa"]
         smallest = np.finfo(float).tiny
@@ -210,7 +218,7 @@ class Positive(Family):
     takes_exposure = True
 
     @property
-    def auxiliaries(self) -> Mapping[str, Any]:
+    def auxiliaries(self) -> Mapping[str, Declared]:
         return {"shape": "positive"}
 
     @property
@@ -229,7 +237,7 @@ class Positive(Family):
             )
         response.refuse_constant()
 
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+    def mean(self, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None) -> np.ndarray:
         return bounded_exp(eta)
 
 
@@ -261,7 +269,7 @@ class Gamma(Positive):
         }
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         shape = np.broadcast_to(auxiliary["shape"], eta.shape)
         return rng.gamma(shape, bounded_exp(eta) / shape)
@@ -288,11 +296,11 @@ class Lognormal(Normal, Positive):
     def coefficient_scale(self, response: ResponseSummary) -> float:
         return 2.5 * float(response.logs.sd)
 
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+    def mean(self, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None) -> np.ndarray:
         return bounded_exp(eta + 0.5 * auxiliary["sigma"] ** 2)
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         return bounded_exp(rng.normal(eta, auxiliary["sigma"]))
 
@@ -323,11 +331,11 @@ class InverseGaussian(Positive):
             "shape": Prior("gamma", (0.01, 0.01)),
         }
 
-    def start(self, response: ResponseSummary) -> dict[str, Any]:
+    def start(self, response: ResponseSummary) -> Start:
         return {"shape": response.mean**3 / response.sd**2}
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         return rng.wald(bounded_exp(eta), np.broadcast_to(auxiliary["shape"], eta.shape))
 
@@ -377,7 +385,7 @@ class Weibull(Positive):
         }
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         shape = np.broadcast_to(auxiliary["shape"], eta.shape)
         return bounded_exp(eta) / special.gamma(1 + 1 / shape) * rng.weibull(shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,17 @@ import numpy as np
 from scipy import special
 
 from shardmc.errors import DataError
-from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
+from shardmc.formulas.families.family import (
+    Auxiliary,
+    AuxiliaryDraws,
+    Declared,
+    Family,
+    Moments,
+    ResponseSummary,
+    Start,
+    Statistic,
+    share_of,
+)
 from shardmc.formulas.families.special import (
     FARTHEST,
     bounded_exp,
@@ -67,7 +77,7 @@ class _Counts(Family):
     def statistics(self) -> dict[str, Statistic]:
         return super().statistics | {"share of zeros": share_of(0)}
 
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+    def mean(self, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None) -> np.ndarray:
         return bounded_exp(eta)
 
 
@@ -111,7 +121,7 @@ class Poisson(_Counts):
         return {"Intercept": Prior("normal", (rounded(response.log_rate), 2.5))}
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         return _poisson(rng, bounded_exp(eta))
 
@@ -157,7 +167,7 @@ class NegativeBinomial(_Counts):
     name = "negative_binomial"
 
     @property
-    def auxiliaries(self) -> Mapping[str, Any]:
+    def auxiliaries(self) -> Mapping[str, Declared]:
         return {"shape": "positive"}
 
     def log_likelihood(
@@ -172,7 +182,7 @@ class NegativeBinomial(_Counts):
         }
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         shape = np.broadcast_to(auxiliary["shape"], eta.shape)
         return _poisson(rng, rng.gamma(shape, bounded_exp(eta) / shape))
@@ -185,7 +195,7 @@ class _ZeroInflated(_Counts):
     """
 
     @property
-    def auxiliaries(self) -> Mapping[str, Any]:
+    def auxiliaries(self) -> Mapping[str, Declared]:
         return {"zi": "unit_interval"}
 
     def _inflated(
@@ -204,21 +214,21 @@ class _ZeroInflated(_Counts):
                 f"{self.name.removeprefix('zero_inflated_')!r}."
             )
 
-    def start(self, response: ResponseSummary) -> dict[str, Any]:
+    def start(self, response: ResponseSummary) -> Start:
         return {"zi": min(max(0.5 * response.zero / response.moments.count, 0.01), 0.99)}
 
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+    def mean(self, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None) -> np.ndarray:
         return (1 - auxiliary["zi"]) * bounded_exp(eta)
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         counted = rng.uniform(size=eta.shape) >= auxiliary["zi"]
         return counted * self._simulate_counted(rng, eta, auxiliary)
 
     @abstractmethod
     def _simulate_counted(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws
     ) -> np.ndarray:
         """Counts of the distribution without inflation."""
 
@@ -241,7 +251,7 @@ class ZeroInflatedPoisson(_ZeroInflated):
         return Poisson().default_priors(response) | {"zi": Prior("beta", (1.0, 1.0))}
 
     def _simulate_counted(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws
     ) -> np.ndarray:
         return Poisson().simulate(rng, eta, auxiliary, None)
 
@@ -254,7 +264,7 @@ class ZeroInflatedNegativeBinomial(_ZeroInflated):
     name = "zero_inflated_negative_binomial"
 
     @property
-    def auxiliaries(self) -> Mapping[str, Any]:
+    def auxiliaries(self) -> Mapping[str, Declared]:
         return {**NegativeBinomial().auxiliaries, **super().auxiliaries}
 
     def log_likelihood(
@@ -269,7 +279,7 @@ class ZeroInflatedNegativeBinomial(_ZeroInflated):
         return NegativeBinomial().default_priors(response) | {"zi": Prior("beta", (1.0, 1.0))}
 
     def _simulate_counted(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws
     ) -> np.ndarray:
         return NegativeBinomial().simulate(rng, eta, auxiliary, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self, final
+from typing import ClassVar, Self, TypeVar, final
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,17 @@ from shardmc.errors import DataError
 from shardmc.formulas.chunk import Level
 from shardmc.formulas.priors import Prior
 from shardmc.mixed.rows import summed
+from shardmc.model import Parameter
 
-Auxiliary = Mapping[str, Any]
-"""Parameters of a family besides the linear predictor, by name."""
+ArrayT = TypeVar("ArrayT", jax.Array, np.ndarray)
+Auxiliary = Mapping[str, jax.Array]
+"""Parameters of a family besides the linear predictor, by name, on the device."""
+AuxiliaryDraws = Mapping[str, np.ndarray]
+"""Draws of these parameters on the host, by name: (draw, 1), or (draw, cutpoint)."""
+Declared = Parameter | str | int | tuple[int, ...] | tuple[str, float] | tuple[str, float, float]
+"""A parameter as `Model` takes it: its shape, its support, a support with bounds, or both in a `Parameter`."""
+Start = Mapping[str, float | np.ndarray]
+"""Where the search for the mode starts: values of parameters by name."""
 Statistic = Callable[[np.ndarray], np.ndarray]
 """A statistic of data sets: (draw, row) -> (draw,)."""
 
@@ -177,7 +185,7 @@ class Family(ABC):
     """Whether the expected response is a probability, or one for each level."""
 
     @property
-    def auxiliaries(self) -> Mapping[str, Any]:
+    def auxiliaries(self) -> Mapping[str, Declared]:
         """Name -> support of the parameters besides the coefficients and the location."""
         return {}
 
@@ -268,11 +276,11 @@ class Family(ABC):
     # The location.
 
     @property
-    def location_support(self) -> Any:
+    def location_support(self) -> Declared:
         """Shape and support of the location, as `Model` takes them."""
         return ()
 
-    def move_location(self, location: Any, by: Any) -> Any:
+    def move_location(self, location: ArrayT, by: ArrayT) -> ArrayT:
         """The location that makes eta of all rows larger by `by`; (draw, ...) and (draw,), or one of each."""
         return location + by
 
@@ -317,22 +325,19 @@ class Family(ABC):
         """Prior standard deviation of a coefficient, for a predictor with standard deviation 1."""
         return 2.5
 
-    def start(self, response: ResponseSummary) -> dict[str, Any]:
+    def start(self, response: ResponseSummary) -> Start:
         """Where the search for the mode starts, if not at the middle of the priors."""
         return {}
 
     # Prediction, on the host.
 
     @abstractmethod
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
-        """Expected response, (draw, row), or (draw, row, level); eta is (draw, row) or (draw, row, equation).
-
-        Auxiliary parameters are (draw, 1).
-        """
+    def mean(self, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None) -> np.ndarray:
+        """Expected response, (draw, row), or (draw, row, level); eta is (draw, row) or (draw, row, equation)."""
 
     @abstractmethod
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         """Responses drawn from their distribution, (draw, row)."""
 
@@ -350,7 +355,7 @@ class Family(ABC):
             "max": lambda y: y.max(axis=1),
         }
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Name and options, as JSON can hold them."""
         options = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         plain = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}

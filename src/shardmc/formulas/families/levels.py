@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, ClassVar, Self, final
+from typing import ClassVar, Self, final
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,19 @@ import numpy as np
 from jax import lax
 from scipy import special
 
-from shardmc.errors import DataError
+from shardmc.errors import DataError, OptionError
 from shardmc.formulas.chunk import Level
-from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
+from shardmc.formulas.families.family import (
+    ArrayT,
+    Auxiliary,
+    AuxiliaryDraws,
+    Family,
+    Moments,
+    ResponseSummary,
+    Start,
+    Statistic,
+    share_of,
+)
 from shardmc.formulas.families.special import softplus
 from shardmc.formulas.priors import Prior
 from shardmc.model import Parameter
@@ -32,7 +42,13 @@ class HasLevels(Family):
     levels: tuple[Level, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", tuple(self.levels))
+        given: object = self.levels
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise OptionError(
+                f"levels of family {self.name!r} must be a list such as ['low', 'mid', 'high']; {given!r} was given. "
+                "They may also be part of the formula: \"C(y, levels=['low', 'mid', 'high']) ~ ...\"."
+            )
+        object.__setattr__(self, "levels", tuple(given))
 
     @property
     def levels_of_response(self) -> tuple[Level, ...]:
@@ -119,7 +135,7 @@ class Ordinal(Levels):
     def location_support(self) -> Parameter:
         return Parameter(len(self.levels) - 1, "ordered")
 
-    def move_location(self, location: Any, by: Any) -> Any:
+    def move_location(self, location: ArrayT, by: ArrayT) -> ArrayT:
         return location - by[..., None]
 
     def log_likelihood(
@@ -139,7 +155,7 @@ class Ordinal(Levels):
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {"cutpoint": Prior("student_t", (3.0, 0.0, 2.5))}
 
-    def start(self, response: ResponseSummary) -> dict[str, Any]:
+    def start(self, response: ResponseSummary) -> Start:
         below = np.cumsum(self.counts(response))
         return {"cutpoint": special.logit(below[:-1] / below[-1])}
 
@@ -149,11 +165,11 @@ class Ordinal(Levels):
         ends = np.zeros((*eta.shape, 1))
         return np.diff(np.concatenate([ends, below, ends + 1], axis=-1), axis=-1)
 
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+    def mean(self, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None) -> np.ndarray:
         return self.probabilities(eta, auxiliary["cutpoint"])
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         latent = eta + rng.logistic(size=eta.shape)
         return (latent[..., None] > auxiliary["cutpoint"][:, None, :]).sum(axis=-1).astype(np.float64)
@@ -183,11 +199,11 @@ class _MultinomialLogit(Family):
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {"Intercept": Prior("student_t", (3.0, 0.0, 2.5))}
 
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+    def mean(self, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None) -> np.ndarray:
         return special.softmax(_with_reference(eta), axis=-1)
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         """The number of a level; with `trials`, counts of every level."""
         every = _with_reference(eta)
@@ -220,7 +236,7 @@ class Categorical(_MultinomialLogit, Levels):
     def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, ...]:
         return tuple(response == number for number in range(len(self.levels)))
 
-    def start(self, response: ResponseSummary) -> dict[str, Any]:
+    def start(self, response: ResponseSummary) -> Start:
         counts = np.array(self.counts(response), float)
         return {"Intercept": np.log(counts[1:] / counts[0])}
 
@@ -271,7 +287,7 @@ class Multinomial(_MultinomialLogit, HasLevels):
     def extremes(self, response: np.ndarray, trials: np.ndarray | None) -> tuple[np.ndarray, ...]:
         return tuple(response[:, number] > 0 for number in range(len(self.levels)))
 
-    def start(self, response: ResponseSummary) -> dict[str, Any]:
+    def start(self, response: ResponseSummary) -> Start:
         means = response.moments.mean
         return {"Intercept": np.log(means[1:] / means[0])}
 

@@ -15,7 +15,15 @@ from jax.scipy.special import log_ndtr
 from scipy import special
 
 from shardmc.errors import DataError, unknown
-from shardmc.formulas.families.family import Auxiliary, Family, Moments, ResponseSummary, Statistic, share_of
+from shardmc.formulas.families.family import (
+    Auxiliary,
+    AuxiliaryDraws,
+    Family,
+    Moments,
+    ResponseSummary,
+    Statistic,
+    share_of,
+)
 from shardmc.formulas.families.special import FARTHEST, bounded_exp
 from shardmc.formulas.priors import Prior, rounded
 from shardmc.mixed.rows import around_middle, multiplied, summed
@@ -249,11 +257,11 @@ class Bernoulli(_Successes):
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {"Intercept": self._intercept_prior(response.mean)}
 
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+    def mean(self, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None) -> np.ndarray:
         return self._probability(eta)
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         return (rng.uniform(size=eta.shape) < self._probability(eta)).astype(np.float64)
 
@@ -309,12 +317,12 @@ class Binomial(_Successes):
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {"Intercept": self._intercept_prior(response.mean * response.moments.count / response.trials)}
 
-    def mean(self, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None) -> np.ndarray:
+    def mean(self, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None) -> np.ndarray:
         assert trials is not None
         return trials * self._probability(eta)
 
     def simulate(
-        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: Auxiliary, trials: np.ndarray | None
+        self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
     ) -> np.ndarray:
         assert trials is not None
         count = np.broadcast_to(trials, eta.shape).astype(np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,11 @@ from shardmc.types import Params, Rows
 
 def from_numpyro(
     model: Callable[..., object],
-    *args: Any,
+    *args: object,
     dims: Mapping[str, Sequence[str] | str] | None = None,
     coords: Mapping[str, Sequence[object]] | None = None,
     groups: Asked = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> NumPyroModel:
     """Use a NumPyro model function, unchanged, as a model for shardmc.
 

@@ -49,26 +49,26 @@ def is_real(constraint: Constraint) -> bool:
     return type(_base(constraint)) is type(constraints.real)
 
 
-def _base(constraint: Any) -> Constraint:
-    while hasattr(constraint, "base_constraint"):
-        constraint = constraint.base_constraint
+def _base(constraint: Constraint) -> Constraint:
+    while (base := getattr(constraint, "base_constraint", None)) is not None:
+        constraint = base
     return constraint
 
 
-def is_factor(fn: Any) -> bool:
+def is_factor(fn: Distribution) -> bool:
     """Whether a site's distribution comes from numpyro.factor, under any masks and plates."""
-    while hasattr(fn, "base_dist"):
-        fn = fn.base_dist
+    while (base := getattr(fn, "base_dist", None)) is not None:
+        fn = base
     return isinstance(fn, Unit)
 
 
-def with_checks(fn: Any, *, enabled: bool) -> Distribution:
+def with_checks(fn: Distribution, *, enabled: bool) -> Distribution:
     """The same distribution. It gives -inf outside its support if `enabled`, unless the model forbids that.
 
     NumPyro's own default differs between versions.
     """
-    fn = copy.copy(fn)
-    fn._validate_args = enabled and vars(fn).get("_validate_args", True)
-    if hasattr(fn, "base_dist"):
-        fn.base_dist = with_checks(fn.base_dist, enabled=enabled)
-    return fn
+    copied: Any = copy.copy(fn)
+    copied._validate_args = enabled and vars(fn).get("_validate_args", True)
+    if hasattr(copied, "base_dist"):
+        copied.base_dist = with_checks(copied.base_dist, enabled=enabled)
+    return copied

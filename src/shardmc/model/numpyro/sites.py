@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -129,7 +129,7 @@ class _Site:
     shape: tuple[int, ...]  # of its value
     unconstrained_shape: tuple[int, ...]
     density_shape: tuple[int, ...]
-    support: Any
+    support: Hashable
     """Tree structure of the NumPyro constraint; its bounds are known only once numbers are computed."""
     is_discrete: bool
     is_factor: bool

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -92,9 +92,9 @@ def _plain_bounds(closed: ClosedJaxpr, shape: Computed) -> dict[str, list[ArrayL
     return {name: list(map(number, found)) for name, found in atoms.items()}
 
 
-def _as_number(bound: Any) -> ArrayLike:
+def _as_number(bound: ArrayLike) -> ArrayLike:
     """A bound as a Python number, which is the same in both precisions."""
-    return float(bound) if np.ndim(bound) == 0 else bound
+    return float(np.asarray(bound)) if np.ndim(bound) == 0 else bound
 
 
 def _same(first: Tree, second: Tree) -> bool:

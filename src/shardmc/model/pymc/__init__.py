@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, TypeGuard, final
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,12 @@ from shardmc.model.user_functions import (
 from shardmc.types import Params, Rows
 
 if TYPE_CHECKING:
+    import pymc
+
     from shardmc.model.pymc.graph import Parts
 
 
-def from_pymc(model: Any, rows: Sequence[str] = ()) -> PyMCModel:
+def from_pymc(model: pymc.Model, rows: Sequence[str] = ()) -> PyMCModel:
     """Use a PyMC model, unchanged, as a model for shardmc.
 
     Free variables become the parameters, with PyMC's own transforms. Observed variables and potentials that depend on
@@ -68,14 +70,14 @@ def from_pymc(model: Any, rows: Sequence[str] = ()) -> PyMCModel:
     return PyMCModel(take_apart(model, [rows] if isinstance(rows, str) else list(rows)))
 
 
-def is_pymc_model(given: object) -> bool:
+def is_pymc_model(given: object) -> TypeGuard[pymc.Model]:
     """Whether something is a pymc.Model; PyMC is not imported for that."""
     return any(kind.__module__.startswith("pymc.") for kind in type(given).__mro__) and hasattr(
         given, "free_RVs"
     )
 
 
-def call_to_write(model: Any) -> str:
+def call_to_write(model: pymc.Model) -> str:
     """The call of `from_pymc` for a PyMC model: its rows are the longest of its pm.Data."""
     known = {data.name: data.get_value() for data in model.data_vars if hasattr(data, "get_value")}
     lengths = {name: len(values) for name, values in known.items() if np.ndim(values)}
@@ -106,7 +108,7 @@ class PyMCModel(Recipe):
             self._bound[key] = self._model(two_samples(chosen))
         return self._bound[key]
 
-    def columns_used(self, rows: Mapping[str, Any]) -> list[str]:
+    def columns_used(self, rows: Mapping[str, Rows]) -> list[str]:
         """The columns that the model reads, in the table's order."""
         self._columns.select(dict(rows))
         return [name for name in rows if name in self._parts.columns]
@@ -158,7 +160,7 @@ class _Columns:
 
     kinds: dict[str, str]  # name -> kind of NumPy type in the model
 
-    def select(self, rows: Rows) -> dict[str, Any]:
+    def select(self, rows: Rows) -> dict[str, Rows]:
         names = list(self.kinds)
         if isinstance(rows, Mapping):
             for name in names:
@@ -199,5 +201,5 @@ class _Functions:
     def derived(self, params: Params) -> dict[str, jax.Array]:
         return dict(zip(self.parts.derived, self.parts.deterministics(*self._values(params)), strict=True))
 
-    def _values(self, params: Params) -> list[Any]:
+    def _values(self, params: Params) -> list[jax.Array]:
         return [params[name] for name in self.parts.parameters]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from shardmc.model.pymc.translate import (
 from shardmc.model.user_functions import calling
 from shardmc.model.variables import Variable as NamedVariable
 from shardmc.model.variables import as_labels, partly_named
+
+if TYPE_CHECKING:
+    import pymc
 
 MARGINALISE = "Marginalise it (labels of a mixture: pm.Mixture), or write a Gibbs sampler"
 
@@ -43,7 +46,7 @@ class Parts:
     """Parameters and derived quantities with PyMC's dims and coords."""
 
 
-def take_apart(model: Any, names: Sequence[str]) -> Parts:
+def take_apart(model: pymc.Model, names: Sequence[str]) -> Parts:
     """Split a model into its prior and its likelihood: the graphs that depend on the rows' pm.Data."""
     columns = _columns(model, names)
     _refuse_variables(model)
@@ -77,7 +80,7 @@ def take_apart(model: Any, names: Sequence[str]) -> Parts:
     )
 
 
-def _with_dims(model: Any, names: Iterable[str]) -> tuple[NamedVariable, ...]:
+def _with_dims(model: pymc.Model, names: Iterable[str]) -> tuple[NamedVariable, ...]:
     """Those of the named variables whose axes have names in the model."""
     found = []
     for name in names:
@@ -98,7 +101,7 @@ class _Graphs:
     derived: dict[str, Variable]
 
 
-def _graphs(model: Any) -> _Graphs:
+def _graphs(model: pymc.Model) -> _Graphs:
     from pymc.logprob import conditional_logp
     from pymc.logprob.utils import replace_rvs_by_values
 
@@ -118,7 +121,7 @@ def _graphs(model: Any) -> _Graphs:
     )
 
 
-def _columns(model: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _columns(model: pymc.Model, names: Sequence[str]) -> dict[str, np.ndarray]:
     """The values of the pm.Data that are rows."""
     known = {data.name: data for data in model.data_vars if hasattr(data, "get_value")}
     if not known:
@@ -146,7 +149,7 @@ def _columns(model: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
     return columns
 
 
-def _refuse_variables(model: Any) -> None:
+def _refuse_variables(model: pymc.Model) -> None:
     """Refuse variables that shardmc cannot sample."""
     from pymc.variational.minibatch_rv import MinibatchRandomVariable
 
@@ -208,7 +211,7 @@ def refuse_one_value_per_row(start: dict[str, np.ndarray], columns: dict[str, np
             )
 
 
-def _refuse_fixed_observations(model: Any, data: Sequence[Variable]) -> None:
+def _refuse_fixed_observations(model: pymc.Model, data: Sequence[Variable]) -> None:
     """Refuse observed variables that depend on the rows while their observations are not rows."""
     for rv in model.observed_RVs:
         observed = model.rvs_to_values[rv]
@@ -220,7 +223,9 @@ def _refuse_fixed_observations(model: Any, data: Sequence[Variable]) -> None:
             )
 
 
-def _refuse_forgotten(model: Any, names: Sequence[str], columns: dict[str, np.ndarray], terms: Any) -> None:
+def _refuse_forgotten(
+    model: pymc.Model, names: Sequence[str], columns: dict[str, np.ndarray], terms: Iterable[Variable]
+) -> None:
     """Refuse other pm.Data that the likelihood reads and that have one value per row too."""
     length = len(next(iter(columns.values())))
     for data in model.data_vars:
@@ -234,7 +239,9 @@ def _refuse_forgotten(model: Any, names: Sequence[str], columns: dict[str, np.nd
             )
 
 
-def _parameters(model: Any, data: Sequence[Variable]) -> tuple[dict[str, Parameter], dict[str, np.ndarray]]:
+def _parameters(
+    model: pymc.Model, data: Sequence[Variable]
+) -> tuple[dict[str, Parameter], dict[str, np.ndarray]]:
     """The free variables with their supports (PyMC's transforms), and PyMC's starting point."""
     from pytensor.configdefaults import config
 
@@ -254,7 +261,9 @@ def _parameters(model: Any, data: Sequence[Variable]) -> tuple[dict[str, Paramet
     return parameters, start
 
 
-def _bijection(model: Any, rv: Variable, shape: tuple[int, ...], data: Sequence[Variable]) -> PyMCBijection:
+def _bijection(
+    model: pymc.Model, rv: Variable, shape: tuple[int, ...], data: Sequence[Variable]
+) -> PyMCBijection:
     """PyMC's transform of a free variable whose unconstrained values have that shape."""
     from pytensor.tensor.random.type import RandomType
 

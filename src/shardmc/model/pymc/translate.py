@@ -5,15 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import Transform
 
 from shardmc.errors import ModelError
+
+if TYPE_CHECKING:
+    from pytensor.graph.fg import FunctionGraph
 
 Variable: TypeAlias = Any
 """A variable of a PyTensor graph. PyTensor is imported only when there is a PyMC model."""
@@ -35,16 +39,16 @@ class Translated:
         self._graph = (list(inputs), _frozen(inputs, outputs, fixed or {}))
         self._function = _as_jax(*self._graph)
 
-    def __call__(self, *arrays: Any) -> list[jax.Array]:
+    def __call__(self, *arrays: ArrayLike) -> list[jax.Array]:
         with _quiet():
             return list(self._function(*map(jnp.asarray, arrays)))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, bytes]:
         import cloudpickle  # PyMC depends on it; plain pickle cannot handle its graphs
 
         return {"graph": cloudpickle.dumps(self._graph)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, bytes]) -> None:
         import cloudpickle
 
         self._graph = cloudpickle.loads(state["graph"])
@@ -83,7 +87,7 @@ def _frozen(
     return clone_replace(list(outputs), replace=values)
 
 
-def _as_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[..., Any]:
+def _as_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[..., Sequence[jax.Array]]:
     if not outputs:
         return lambda *arrays: ()
     with _precision_kept(), _quiet():
@@ -105,7 +109,7 @@ def _as_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable
             ) from None
 
 
-def _drop_zero_sum_checks(graph: Any) -> None:
+def _drop_zero_sum_checks(graph: FunctionGraph) -> None:
     """Drop ZeroSumNormal's check that the mean is within 1e-9 of 0: float32 is not that exact, the transform is."""
     from pymc.logprob.utils import CheckParameterValue
 
@@ -148,23 +152,25 @@ class PyMCBijection(Transform):
         self._forward = forward  # natural -> unconstrained
         self._unconstrained_shape = unconstrained_shape
 
-    def __call__(self, x: Any) -> jax.Array:
+    def __call__(self, x: ArrayLike) -> jax.Array:
         return self._backward(x)[0]
 
-    def call_with_intermediates(self, x: Any) -> tuple[jax.Array, jax.Array]:
+    def call_with_intermediates(self, x: ArrayLike) -> tuple[jax.Array, jax.Array]:
         natural, log_jacobian = self._backward(x)
         return natural, log_jacobian
 
-    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> jax.Array:
+    def log_abs_det_jacobian(
+        self, x: ArrayLike, y: ArrayLike, intermediates: jax.Array | None = None
+    ) -> jax.Array:
         return self._backward(x)[1] if intermediates is None else intermediates
 
-    def _inverse(self, y: Any) -> jax.Array:
+    def _inverse(self, y: ArrayLike) -> jax.Array:
         return self._forward(y)[0]
 
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return self._unconstrained_shape
 
-    def tree_flatten(self) -> Any:  # NumPyro requires it
+    def tree_flatten(self) -> tuple[tuple[()], tuple[tuple[()], dict[str, object]]]:  # NumPyro requires it
         return (), ((), vars(self))
 
 
@@ -172,17 +178,17 @@ class PyMCBijection(Transform):
 class PyMCSupport(constraints.Constraint):
     """The image of a PyMC transform. Its free entries are those of NumPyro's constraint `like`, if given."""
 
-    def __init__(self, bijection: PyMCBijection, like: Any = None) -> None:
+    def __init__(self, bijection: PyMCBijection, like: constraints.Constraint | None = None) -> None:
         self._bijection = bijection
         if like is not None:
             self.base_constraint = like
 
-    def __call__(self, x: Any) -> jax.Array:
+    def __call__(self, x: ArrayLike) -> jax.Array:
         inside = jnp.all(jnp.isfinite(self._bijection.inv(x)))
         like = getattr(self, "base_constraint", None)
         return inside if like is None else inside & jnp.all(like(x))
 
-    def tree_flatten(self) -> Any:  # NumPyro requires it
+    def tree_flatten(self) -> tuple[tuple[()], tuple[tuple[()], dict[str, object]]]:  # NumPyro requires it
         return (), ((), vars(self))
 
 
@@ -191,7 +197,7 @@ def _bijection_of(support: PyMCSupport) -> PyMCBijection:
     return support._bijection
 
 
-def similar_constraint(transform: Any) -> Any:
+def similar_constraint(transform: object) -> constraints.Constraint | None:
     """NumPyro's constraint with the same free entries as the values of a PyMC transform; None if all are free.
 
     Draws are exact also for a transform that is not known here. If it has fewer unconstrained coordinates than

@@ -71,7 +71,7 @@ def main() -> None:
             print(lines[-1], flush=True)
     text = "\n".join(
         [
-            "# As fast as before",
+            "# Speed before and after a change",
             "",
             header("before_after.py --before FOLDER", arguments.note),
             f"Seconds of a fit with 10,000 draws and certificate, with {arguments.label} and with this one, in turn: "

@@ -237,7 +237,8 @@ def main() -> None:
         f"posterior are made from K shards and thinned to {NUM_RANKED}. The ranks of the parameters among them are "
         f"counted in {NUM_BINS} bins and compared with a uniform law by a chi-square test.\n\n"
         + table(columns, rows_of(collected))
-        + "\nAlgorithm 1 is the paper's combination as printed, without kept rows: the test can fail.\n"
+        + "\nAlgorithm 1 is the paper's combination as printed, without kept rows. It fails, which shows that the test "
+        "can detect a wrong method.\n"
         "\n![Rank histograms of every parameter under each combination](calibration.svg)\n"
         "\nA bar of uniform ranks is in the grey band with probability 0.99; red histograms fail the test.\n"
     )

@@ -328,8 +328,8 @@ def far_from_gaussian(num_seeds: int) -> str:
     return (
         "## Far from Gaussian\n\nDraws that are wrong; no verdict may be within. Verdicts of "
         f"{num_seeds} seeds are counted as within / cannot tell / off.\n\n{table(columns, rows)}\n"
-        "A second mode so far away that no draw comes near it cannot be seen by gradients at the draws. What may show "
-        "it are the modes of the shards, which the check of their agreement compares.\n\n"
+        "A second mode so far away that no draw comes near it cannot be seen by gradients at the draws. The modes of "
+        "the shards may show it: the check of shard agreement compares them.\n\n"
     )
 
 

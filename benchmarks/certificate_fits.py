@@ -1,4 +1,4 @@
-"""Verdicts of whole fits next to the truth: Covertype with soil types, census-like data, Weibull, a mixture.
+"""Verdicts of whole fits, compared with the truth: Covertype with soil types, census-like data, Weibull, a mixture.
 
     python benchmarks/certificate_fits.py [--quick] [--only NAME ...]
 
@@ -175,7 +175,7 @@ def main() -> None:
     made_by = header("certificate_fits.py", f"Device: {jax.devices()[0].device_kind}.")
     publish(
         "certificate_fits.md",
-        f"# The certificate of whole fits, next to the truth\n\n{made_by}\n"
+        f"# The certificate of whole fits, compared with the truth\n\n{made_by}\n"
         "Errors are the largest over all unconstrained parameters, against NUTS over all rows, whose own noise stands "
         "beside them. Within bounds means 0.1 sd and 10 %; errors between 5 and 20 % may get any verdict. Seconds of a "
         f"first fit include its compilation.\n\n{table(COLUMNS, found)}",

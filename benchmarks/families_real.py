@@ -40,10 +40,11 @@ def cover(path: Path) -> pd.DataFrame:
 
 
 REMARKS = """
-Among 20,000 flights carrier OO has two, one early and one more than an hour late. Errors with heavy tails can explain
-away either, so that the posterior of its coefficient has two modes; shards that start at one of them give the other too
-little weight, and the certificate names the coefficient as one that it cannot measure. A Gaussian has no such trouble.
-This formula was tried first; the one of the other Student t line, without rare levels, was chosen after it had failed.
+Carrier OO has two of the 20,000 flights: one early, and one more than an hour late. With heavy-tailed errors either
+flight can be an outlier, so the posterior of its coefficient has two modes. Shards that start at one mode give the
+other too little weight, and the certificate says that it cannot measure this coefficient. With Gaussian errors
+there is one mode. We tried this formula first. We chose the formula of the other Student t line, which has no rare
+levels, after this one had failed.
 """
 # family, and what is special -> (file, how it is read, formula, options)
 Case = tuple[str, Callable[[Path], pd.DataFrame], str, dict[str, str]]

@@ -34,21 +34,21 @@ Arrays are copied in that order as far as half of the free memory goes: of 10^9 
 of them. The certificate reads 16 shards. Without shuffling the shards are slices of memory, and the certificate reads
 all of them.
 
-The lines of single passes say what the card itself needs. A fit of 10^9 rows has one pass over all draws, one with
-curvature, one for the leverages and about one with gradients, together 1.06 s. The rest is the host's: it looks at
-1,000 chains of 14 coordinates, takes steps for 1,000 shards and starts thousands of small programs. It hardly grows
-with the rows, so that of 10^8 rows most of the time is the host's. The aim of 1.5 s is missed by a third.
+The lines of single passes show what the GPU itself needs. A fit of 10^9 rows makes one pass over all draws, one with
+curvature, one for the leverages and about one with gradients: 1.06 s together. The rest is time on the host, which
+checks 1,000 chains of 14 parameters, takes steps for 1,000 shards and starts thousands of small programs. It hardly
+grows with the rows, so it is most of the time at 10^8 rows. The fit takes a third longer than the aim of 1.5 s.
 
 Single precision is close to its limit at 10^9 rows. In another process of the same day the fit without shuffling
 measured a rounding of 0.22 in the log posterior, where 0.2 is allowed. It chose double precision and took 4.6 s.
 
-NumPyro cannot hold 10^9 rows, as it copies them; on 10^8 rows its chain had not begun to mix when its time was over, so
-a ratio of rates says little beyond its order of magnitude.
+NumPyro cannot hold 10^9 rows, because it copies them. On 10^8 rows its chain had not begun to mix when its time was
+over, so the ratio of rates only gives an order of magnitude.
 
-The card multiplies matrices faster if each number is split into three short ones, but not well enough. `python
-benchmarks/gpu.py --products`, root mean square error of the log-likelihood of 1,048,576 rows in float32 at 128 points,
-where it has a spread of 343: 0.00018 with the products that shardmc uses, 0.0012 with six short products, and 69 with
-nine, which is wrong (jax 0.11.2).
+The GPU multiplies matrices faster if each number is split into three short ones, but the result is not precise enough.
+`python benchmarks/gpu.py --products` measures the root mean square error of the log-likelihood of 1,048,576 rows in
+float32 at 128 points, where the log-likelihood has an sd of 343. The error is 0.00018 with the products that shardmc
+uses, 0.0012 with six short products, and 69, which is wrong, with nine (jax 0.11.2).
 """
 
 

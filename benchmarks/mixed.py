@@ -22,6 +22,8 @@ from mixed_cases import FULL, QUICK, Case
 from mixed_peers import EXACT, METHODS, OURS, Absent
 from provenance import header, publish, table
 
+from shardmc.errors import counted
+
 ERROR = 0.1
 """The largest error of a group's sd or correlation, in posterior sds."""
 COLUMNS = (
@@ -176,9 +178,9 @@ def report(results: list[dict], cases: dict[str, Case], part: float) -> str:
             facts = runs[OURS]["facts"]
             nodes = f"and {facts['nodes']} nodes " if facts.get("nodes") else ""
             text += (
-                f"\nshardmc used {facts['shards']} shards {nodes}in {facts['precision']} precision; acceptance "
-                f'{facts["acceptance"]:.2f}; the certificate says "{facts["verdict"]}". Seconds of the stages, '
-                f"compiled: {', '.join(f'{stage} {s:g}' for stage, s in facts['stages'].items())}.\n"
+                f"\nshardmc used {counted(facts['shards'], 'shard')} {nodes}in {facts['precision']} precision; "
+                f'acceptance {facts["acceptance"]:.2f}; the certificate says "{facts["verdict"]}". Seconds of the '
+                f"stages, compiled: {', '.join(f'{stage} {s:g}' for stage, s in facts['stages'].items())}.\n"
             )
             aims += reached(case, runs)
     return text + "\n## Aims\n\n" + table(("case", "what", "measured", "aim", ""), aims)

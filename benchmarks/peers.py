@@ -155,7 +155,7 @@ def kl_and_floor(found: dict, truth: dict) -> tuple[float, float, float]:
 def report(results: list[dict]) -> str:
     from provenance import header, table
 
-    text = "# Next to its peers\n\n" + header("peers.py") + INTRODUCTION + aims(results)
+    text = "# Comparison with other samplers\n\n" + header("peers.py") + INTRODUCTION + aims(results)
     for name in dict.fromkeys(r["case"] for r in results):
         runs = {r["method"]: r for r in results if r["case"] == name}
         truth = runs.pop("reference", None)
@@ -188,18 +188,19 @@ COLUMNS = (
     "passes",
 )
 INTRODUCTION = """
-Every peer in a process of its own, one after another. *Cold* is from nothing loaded to draws; *warm* leaves out
-loading and compiling, and for the samplers on all rows has their adaptation in it. Effective draws (ESS) are those of
-the worst parameter, chain by chain. KL is the Gaussian divergence of mean and covariance from a long run on all rows,
-next to what exact draws would give: a quarter of the divergence between the first and the second halves of the
-chains, of the run and of the reference. Less that noise, KL can be negative; "reached" allows three sds of what is
-left of the noise above Laplace's. Passes are evaluations of every row, of shards of their own part. Samplers on all
-rows had a limited time, and with it few draws to adapt: their rates are as measured, and those of a run of hours
-would be better where they took very many steps a draw, and worse where, as their KL says, they had not reached the
-posterior yet. The rate of NumPyro's NUTS varies with what it finds while it adapts, tenfold in covertype-14. So it runs
-with four seeds in covertype-4 and covertype-14, and ratios are to the effective draws of all four by the seconds of all
-four. shardmc runs with its default of 10,000 draws and with 20,000. Most of its cold time is loading and compiling,
-which more draws share.
+Every method runs in a process of its own, one after another. *Cold* is the time from an empty process to draws.
+*Warm* leaves out loading and compilation; for the samplers on all rows it includes adaptation. Effective draws
+(ESS) are those of the worst parameter, computed chain by chain. KL is the Gaussian divergence of mean and
+covariance from a long run on all rows. The column beside it is the KL that exact draws would have: a quarter of the
+divergence between the first and second halves of the chains, of the run plus the reference. After subtracting this
+noise, KL can be negative. "Reached" allows three standard deviations of the remaining noise above Laplace's KL. A
+pass evaluates every row once; a pass of a shard evaluates its own rows. Samplers on all rows had limited time, and
+so few draws to adapt. Their rates are as measured. In a run of hours, rates would be higher where a draw took very
+many steps, and lower where the KL shows that the chain had not reached the posterior. The rate of NumPyro's NUTS
+depends on its adaptation, and varies tenfold on covertype-14. On covertype-4 and covertype-14 it therefore runs
+with four seeds, and ratios use the effective draws and seconds of all four. shardmc runs with its default of 10,000
+draws and with 20,000. Most of its cold time is loading and compilation, which does not grow with the number of
+draws.
 """
 
 
@@ -253,7 +254,7 @@ def aims(results: list[dict]) -> str:
                 what = f"times the fastest peer{_caveat(fastest, truth)}, warm"
                 rows.append(_aim(name, draws, what, times, 100))
             rows.append(_kl_aim(name, draws, ours, runs.get("Laplace"), truth))
-    return "\n" + table(("case", "", "what", "measured", "aimed at", ""), rows) if rows else ""
+    return "\n" + table(("case", "", "what", "measured", "aim", ""), rows) if rows else ""
 
 
 def on_all_rows(runs: dict[str, dict]) -> dict[str, dict]:
@@ -268,8 +269,8 @@ def on_all_rows(runs: dict[str, dict]) -> dict[str, dict]:
 def _caveat(peer: dict, truth: dict) -> str:
     kl, floor, _ = kl_and_floor(peer, truth)
     if not np.isfinite(floor):
-        return " (of too few draws to be judged)"
-    return " (whose draws are not the posterior's yet)" if kl - floor > ASTRAY else ""
+        return " (too few draws to check its KL)"
+    return " (not yet at the posterior)" if kl - floor > ASTRAY else ""
 
 
 def _rate(run: dict, kind: str) -> float:

@@ -140,6 +140,8 @@ def test_rows_that_have_changed_are_said(model, sampler, first):
     shifted = linear.rows_of(1, 600, shift=1.0)
     both = shardmc.append(first, model, shifted, old_data=OLD, sampler=sampler, **OPTIONS)
     assert any(finding.check != "certificate" and finding.level != "note" for finding in both.findings)
+    # Old and new rows are in shards of their own, so nothing says that rows went to shards at random.
+    assert not any("at random" in finding.advice for finding in both.findings)
 
 
 @pytest.mark.slow

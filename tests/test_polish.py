@@ -150,5 +150,5 @@ def test_with_as_few_draws_as_gradients_it_says_so(model, rows):
 
 
 def test_polish_needs_the_certificate(model, rows):
-    with pytest.raises(OptionError, match="leave check and certify at True"):
+    with pytest.raises(OptionError, match="leave out check=False and certify=False"):
         shardmc.fit(model, rows, shards=4, draws=100, check=False, polish=True)

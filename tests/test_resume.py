@@ -308,7 +308,7 @@ def test_one_shard_that_fails_does_not_stop_the_others(tmp_path):
     options = {"shards": 6, "draws": 120, "keep": None, "run_dir": tmp_path / "run"}
     posterior = shardmc.fit(model, rows, sampler=failing(rows[0]), **options)
     (note,) = [note for note in posterior.notes if "failed" in note]
-    assert note.startswith("1 of 6 shards failed and are missing from the result (shard ")
+    assert note.startswith("1 of 6 shards failed and is missing from the result (shard ")
     assert "Exact produced values that are not finite" in note
     failed = status(tmp_path / "run").failed
     assert len(failed) == 1

@@ -83,11 +83,20 @@ class EngineError(ShardmcError):
 
 
 class SamplingError(ShardmcError):
-    """No shard could be sampled."""
+    """Sampling failed: in all shards, at a site, on every worker that tried, or because a chain diverged."""
 
 
 class OutOfMemoryError(ShardmcError, MemoryError):
     """The computation needs more memory than there is."""
+
+
+def counted(count: int, noun: str) -> str:
+    """A count of something, for messages.
+
+    >>> counted(1, "row"), counted(20_000, "row")
+    ('1 row', '20,000 rows')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def unknown(kind: str, given: object, valid: Iterable[str]) -> OptionError:

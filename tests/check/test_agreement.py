@@ -87,7 +87,29 @@ def test_q_is_its_formula():
     expected = [modes[i] @ curvatures[i] @ modes[i] / (1 / shares[i] - 1) for i in range(4)]
     assert np.allclose(result.q, expected)
     assert np.allclose(result.eigenvalues, [[s, s] for s in (0.5, 1.0, 1.5, 2.0)])
-    assert np.isclose(result.total, np.sum(expected))
+    assert np.isclose(result.total, np.sum((1 - shares) * expected))
+
+
+@pytest.mark.parametrize(("shards", "dim"), [(2, 1), (2, 10), (3, 10)])
+def test_few_random_shards_do_not_scatter(shards, dim):
+    """Gaps of few shards depend on each other, as their mean is 0. The level is 0.001; more than 12 of 1,000 findings
+    have a probability below 10^-9. With one degree of freedom more, or sums without shares, there are 20 to 140."""
+    rng = np.random.default_rng(shards * dim)
+    noted = []
+    for _ in range(1_000):
+        modes = np.sqrt(shards) * rng.normal(size=(shards, dim))
+        found = agree(located(modes - modes.mean(axis=0)), np.full(shards, 1_000), names(dim), shuffled=True)
+        noted.append(any("the model predicts" in finding.message for finding in found.findings))
+    assert sum(noted) <= 12
+
+
+@pytest.mark.parametrize(("shards", "dim"), [(2, 10), (3, 10)])
+def test_few_shards_that_scatter_are_noted(shards, dim):
+    rng = np.random.default_rng(shards)
+    for _ in range(20):
+        modes = 3 * np.sqrt(shards) * rng.normal(size=(shards, dim))
+        found = agree(located(modes - modes.mean(axis=0)), np.full(shards, 1_000), names(dim), shuffled=True)
+        assert any("the model predicts" in f.message for f in found.findings)
 
 
 @pytest.mark.parametrize(("shards", "dim"), [(4, 2), (100, 5), (300, 20)])

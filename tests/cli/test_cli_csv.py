@@ -18,7 +18,7 @@ def test_missing_values_of_a_csv_are_refused_or_dropped(tmp_path, command):
     fit = ("fit", "rows.csv", "y ~ x + g", "--draws", "200", "--shards", "1", "--out", "run", "--no-report")
     done = command(*fit)
     assert done.returncode == 2
-    assert "Columns 'x' (7), 'g' (5) have missing values, 12 of 1000 rows in all." in done.stderr
+    assert "Columns 'x' (7), 'g' (5) have missing values, 12 of 1,000 rows in all." in done.stderr
     assert "--drop-missing" in done.stderr
     done = command(*fit, "--drop-missing")
     assert done.returncode == 0, done.stderr

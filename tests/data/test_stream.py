@@ -146,7 +146,7 @@ def test_faults_are_found_before_the_first_shard_and_leave_nothing(tmp_path):
 def test_a_full_disk_is_told_before_it_is_full(file, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
     with pytest.raises(
-        DataError, match=r"cannot be written to .*they take 0.00 GB and 0.00 GB are free.*Set scratch="
+        DataError, match=r"cannot be written to .*they take 0.00 GB and 0.00 GB are free.*scratch= of shardmc"
     ):
         split(file, tmp_path / "rows")
 
@@ -154,9 +154,7 @@ def test_a_full_disk_is_told_before_it_is_full(file, tmp_path, monkeypatch):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_disk_that_fills_up(file, tmp_path, monkeypatch):
     monkeypatch.setattr("shardmc.data.scratch.Scratch.column_file", lambda *_: Path("/dev/full"))
-    with pytest.raises(
-        DataError, match=r"cannot be written to .*No space left on device.* Set scratch= to a folder"
-    ):
+    with pytest.raises(DataError, match=r"cannot be written to .*No space left on device.* Choose a folder"):
         split(file, tmp_path / "rows")
 
 

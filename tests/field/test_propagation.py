@@ -136,7 +136,7 @@ def test_a_site_that_is_not_positive_definite_is_found_and_a_product_that_is_not
     never = Gaussian(np.array([[[-1e9]], [[-1e9]]]), np.zeros((2, 1)))
     assert sites.updated(never, (), 1.0) is None
     notes = PropagateSites(Propagation())._notes(sites)
-    assert notes[0] == "The precision of the site of shard 1 is not positive definite."
+    assert notes[0] == "The Gaussian approximation has a precision that is not positive definite for shard 1."
     assert notes[1].startswith("Expectation propagation did not converge in 0 rounds")
 
 
@@ -156,7 +156,7 @@ def test_sites_that_cannot_be_sampled_are_named(linear):
     posterior = shardmc.expectation_propagation(
         model, rows, shards=3, draws=100, site_draws=20, sampler=Stuck(), **SINGLE
     )
-    assert "The site of shards 0, 1, 2 was not updated in the last round" in posterior.notes[0]
+    assert "In the last round nothing was updated for shards 0, 1, 2:" in posterior.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_responses_that_cannot_be_are_refused():
         Gamma().refuse(seen([0, 1, -2, 3]))
     with pytest.raises(DataError, match="is 2 in every row"):
         Gaussian().refuse(seen([2, 2, 2, 2]))
-    with pytest.raises(DataError, match="exceeds the number of trials in 1 rows"):
+    with pytest.raises(DataError, match="exceeds the number of trials in 1 row;"):
         Binomial().refuse(seen([0, 1, 2, 6], trials=5))
     with pytest.raises(DataError, match="'lognormal' must be positive, but 1 of 4 values"):
         Lognormal().refuse(seen([0, 1, 2, 3]))

@@ -233,9 +233,86 @@ def test_one_step_and_a_sample_of_the_shards_lead_to_the_mode(num_shards, far, e
     assert here < mode.decrement + right.decrement + 5e-4  # rounding in single precision
     assert mode.decrement < DECREMENT
     np.testing.assert_allclose(mode.curvature, right.curvature, rtol=0.01, atol=0.01 * right.curvature.max())
-    assert mode.passes == pytest.approx(1 + min(16, num_shards) / num_shards)
+    # At the end of the step, and beside it in both directions.
+    assert mode.passes == pytest.approx(1 + 3 * min(16, num_shards) / num_shards)
     # Control: the step itself, without what the sample adds, ends farther away.
     assert without > 3 * here
+
+
+RARE = np.arange(5 * 1_000, 5 * 1_000 + 6)
+"""Rows of a rare level, all in shard 5, which is none of the 16 of 100 shards that are sampled first."""
+
+
+def rare_level(prior_sd):
+    """Rows in order, half of those of the rare level events; others have few. The prior has most of its curvature."""
+    rng = np.random.default_rng(3)
+    x = np.column_stack([np.ones(100_000), rng.normal(size=100_000), np.zeros(100_000)]).astype(np.float32)
+    y = (rng.random(100_000) < 1 / (1 + np.exp(4.6 - 0.5 * x[:, 1]))).astype(np.float32)
+    x[RARE, 2], x[RARE, 1], y[RARE] = 1, 0, np.arange(6) % 2
+    model = Model(
+        lambda p, rows: rows[1] * (rows[0] @ p["b"]) - jnp.logaddexp(0.0, rows[0] @ p["b"]),
+        lambda p: -0.5 * jnp.sum((p["b"] / jnp.array([10.0, 10.0, prior_sd])) ** 2),
+        {"b": 3},
+    )
+    blocks = as_source((x, y)).split(Partition(100, shuffle=False), 0)
+    return model, x, blocks, locate(model, blocks, Local())
+
+
+def test_one_step_is_not_enough_if_the_sample_lacks_a_level_that_the_prior_holds():
+    """Every shard has the prior's curvature. It says nothing about the rows that are not in the sample."""
+    model, x, blocks, right = rare_level(prior_sd=1.0)
+    start = right.theta.copy()
+    start[2] = 0.0  # where a search ends on shards without these rows
+    chance = 1 / (1 + np.exp(-x @ start))
+    curvature = (x * (chance * (1 - chance))[:, None]).T @ x + np.diag([0.01, 0.01, 1.0])
+    evaluate = Evaluator(model, blocks, Local())
+    assert mode_after_one_step(Ascent(evaluate, None, Frame.at(start, curvature), whitened=True)) is None
+    # Control: the step ends far from the mode.
+    end = Ascent(evaluate, None, Frame.at(start, curvature), whitened=True).mode().theta - right.theta
+    assert np.sqrt(end @ right.curvature @ end) > 30 * DECREMENT
+
+
+def test_a_sample_without_a_level_is_not_used_however_strong_the_prior():
+    model, _, blocks, mode = rare_level(prior_sd=2.0)
+    points = mode.frame.to_theta(np.random.default_rng(1).normal(size=(30, 3)))
+    sample = np.linspace(0, 99, 16).astype(int).tolist()
+    assert 5 not in sample
+    found = SampledGradients(model, blocks, mode, Local(), sample, terms=mode.shard_terms)(points)
+    assert found.noise is None  # all shards were read
+    np.testing.assert_allclose(
+        found.values @ mode.frame.basis,
+        gradients(model, blocks, mode, points, Local()) @ mode.frame.basis,
+        atol=2e-3,
+    )
+    with_level = [*sample[1:], 5]
+    assert (
+        SampledGradients(model, blocks, mode, Local(), with_level, terms=mode.shard_terms)(points).noise
+        is not None
+    )
+
+
+def test_a_curvature_that_has_changed_beside_a_short_step_is_noticed(monkeypatch):
+    """The step is long along one direction, and hardly moves along another, in which the curvature is not constant."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=200_000).astype(np.float32)
+    model = Model(
+        lambda p, rows: -0.5 * (rows - p["a"]) ** 2 - (jnp.exp(p["b"]) - p["b"]) * 40 / 200_000,
+        None,
+        {"a": (), "b": ()},
+    )
+    blocks = as_source(x).split(Partition(100), 0)
+    evaluate = Evaluator(model, blocks, Local())
+    right = locate(model, blocks, Local())
+    near = Frame(right.theta + right.frame.basis @ [100.0, 0.0], np.diag([1.0, 0.7]) * right.frame.basis)
+
+    def after(far):
+        start = near.moved(np.array([0.0, far]))
+        return mode_after_one_step(Ascent(evaluate, None, start, whitened=True))
+
+    assert after(0.0) is not None
+    assert after(2.0) is None
+    monkeypatch.setattr("shardmc.locate.newton._CHANGED", np.inf)
+    assert after(2.0) is not None  # the control: the length of the whole step hides it
 
 
 def test_leverage_is_the_hat_matrix_diagonal_for_a_gaussian_regression():
@@ -384,3 +461,17 @@ def test_complete_separation_is_named_unless_a_prior_holds_it():
         locate(*logistic(x, y), Local())
     held, blocks = logistic(x, y, lambda params: -0.5 * jnp.sum(params["beta"] ** 2) / 100)
     assert locate(held, blocks, Local()).decrement < DECREMENT
+
+
+def test_a_likelihood_with_a_reverse_derivative_only():
+    """`jax.custom_vjp` has no forward derivative, by which leverages are computed otherwise."""
+    half_square = jax.custom_vjp(lambda a: 0.5 * a**2)
+    half_square.defvjp(lambda a: (0.5 * a**2, a), lambda a, change: (change * a,))
+    plain, x, y = regression(400)
+    own = Model(lambda params, rows: -half_square(rows[1] - rows[0] @ params["beta"]), None, {"beta": 3})
+    frame = DeviceFrame(jnp.array([1.0, 2.0, 3.0]), 0.1 * jnp.eye(3))
+    weights, share = jnp.ones(400), jnp.ones(())
+    found, expected = (RowLeverage(model)((x, y), weights, share, frame) for model in (own, plain))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    # The leverage of the curvature alone: a derivative that is left out would show.
+    assert (found >= 0.009 * np.sum(x**2, axis=1)).all()

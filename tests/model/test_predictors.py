@@ -66,6 +66,12 @@ def doubled(r):
     return jnp.concatenate([r["x"], 2 * r["x"]])
 
 
+def short_numbers(p, r):
+    short = jnp.bfloat16
+    eta = jnp.dot(r["x"].astype(short), p["b"].astype(short), preferred_element_type=jnp.float32)
+    return -0.5 * (r["y"] - eta) ** 2
+
+
 TURN, AT_GROUPS = np.linalg.qr(RNG.normal(size=(3, 3)))[0], RNG.normal(size=(50, 3))
 COUNTS = {"b": 3}
 FOUND = {
@@ -79,6 +85,12 @@ FOUND = {
     "compiled": (jax.jit(poisson), {"a": (), **COUNTS}, 1, 1),
     "other coefficients": (lambda p, r: -0.5 * (r["y"] - r["x"] @ (TURN @ p["b"])) ** 2, COUNTS, 1, 0),
     "a product that no row needs": (unused_product, {**COUNTS, "c": 2}, 1, 0),
+    "column by column": (
+        lambda p, r: -0.5 * (r["y"] - r["x"] @ p["b"] - p["m"].reshape(4, order="F")[1]) ** 2,
+        {**COUNTS, "m": (2, 2)},
+        1,
+        1,
+    ),
     "compiled step": (lambda p, r: jax.nn.relu(r["x"] @ p["b"]) - (r["x"] @ p["b"]) ** 2, COUNTS, 2, 0),
 }
 LEFT_ALONE = {
@@ -140,6 +152,15 @@ def test_derivatives_are_those_by_parameters(name):
     slopes, bends = by_rows.by_row()
     np.testing.assert_allclose(slopes, jax.jacfwd(rows_at)(zero), **close)
     np.testing.assert_allclose(bends, jnp.diagonal(jax.hessian(rows_at)(zero), axis1=1, axis2=2), **close)
+
+
+def test_products_keep_their_type():
+    """Of short numbers with a longer result: the other steps need the type of the model's own product."""
+    model, shared = density(short_numbers, COUNTS)
+    theta, basis, weights = setting(model.dim)
+    by_rows = row_derivatives(shared, theta, basis, ROWS)
+    np.testing.assert_array_equal(by_rows.values, model.log_likelihood(theta, ROWS))
+    assert np.isfinite(by_rows.hessian(weights)).all()
 
 
 @pytest.mark.parametrize("name", ["poisson", "two products", "normal"])

@@ -64,6 +64,75 @@ def test_other_steps_are_another_program():
     assert len(kinds) == 3
 
 
+def test_results_of_one_step_are_told_apart():
+    """After a step with several results, programs that differ in the result they read are others."""
+
+    def model(last):
+        def log_likelihood(params, rows):
+            first, second = jnp.split(params["v"], 2)
+            third = jnp.exp(second)
+            return -((rows["y"] - first) ** 2) * third - (second if last == "second" else third)
+
+        return shardmc.Model(log_likelihood, lambda params: -jnp.sum(params["v"] ** 2), {"v": 2})
+
+    one, same, other = model("second"), model("second"), model("third")
+    assert split(one, ROWS)[0] == split(same, ROWS)[0] != split(other, ROWS)[0]
+    assert one.fingerprint(ROWS) == same.fingerprint(ROWS) != other.fingerprint(ROWS)
+    check_values(one)
+    check_values(other)
+
+
+def with_own_derivative(function, factor):
+    """A model whose likelihood has a derivative of its own, times a factor."""
+    own = jax.custom_jvp(function)
+    own.defjvp(lambda at, along: (own(*at), factor * jax.grad(function)(*at) * along[0]))
+    return shardmc.Model(
+        lambda params, rows: -jax.vmap(own)(rows["x"] * params["a"] + params["b"]),
+        lambda params: -(params["a"] ** 2) - params["b"] ** 2,
+        {"a": (), "b": ()},
+    )
+
+
+@pytest.mark.parametrize(
+    "function", [lambda a: 0.5 * a**2, lambda a: jnp.maximum(a, 0) + jnp.log1p(jnp.exp(-jnp.abs(a)))]
+)
+def test_models_with_other_derivatives_of_their_own_are_others(function):
+    one, same, other = (with_own_derivative(function, factor) for factor in (1.0, 1.0, 3.0))
+    kinds = [split(model, ROWS)[0] for model in (one, same, other)]
+    assert kinds[0] == kinds[1] != kinds[2]
+    # So are their programs in files.
+    contents = [kind.likelihood.kept_content() for kind in kinds]
+    assert contents[0] == contents[1] != contents[2]
+    check_values(one)
+    check_values(other)
+
+
+def test_products_beside_a_derivative_of_its_own():
+    """Derivatives are traced for the hash, and those of exchanged products can be traced at any time."""
+    square = jax.custom_jvp(lambda a: a**2)
+    square.defjvp(lambda at, along: (square(*at), 2 * at[0] * along[0]))
+    model = shardmc.Model(
+        lambda params, rows: -square(rows["y"] - jnp.stack([rows["x"], rows["y"]], 1) @ params["v"]),
+        lambda params: -jnp.sum(params["v"] ** 2),
+        {"v": 2},
+    )
+    assert isinstance(split(model, ROWS)[0], SharedDensity)
+    check_values(model)
+
+
+def test_a_model_with_python_in_it_shares_nothing():
+    """No hash covers it."""
+
+    def identity(a):
+        return jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((), a.dtype), a)
+
+    model = shardmc.Model(
+        lambda p, r: -((r["y"] - identity(p["a"])) ** 2), lambda p: -(p["a"] ** 2), {"a": ()}
+    )
+    assert split(model, ROWS) == (model, None)
+    assert model.numbers_are_fixed
+
+
 def test_numbers_that_meet_rows_stay_in_the_program():
     """They are faster there. Models that differ in them share nothing."""
 

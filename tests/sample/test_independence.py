@@ -100,3 +100,14 @@ def test_noise_of_the_log_density_leaves_the_posterior_and_lowers_the_acceptance
         assert _is_standard(noisy)
         assert math.erfc(size / 2) - 0.01 < float(noisy.acceptance / quiet.acceptance) < 1
     assert not _is_standard(with_noise(0.5, shift=0.1))
+
+
+def test_proposals_without_a_density_are_not_accepted():
+    class Nowhere:
+        dim = 2
+
+        def log_densities(self, u):
+            return jnp.full(u.shape[0], jnp.nan)
+
+    chains = Independence().sample(Nowhere(), jax.random.key(0), 100, ())
+    assert chains.acceptance == 0

@@ -56,7 +56,7 @@ class Agreement:
     scatter: float
     """Typical q relative to its expectation: about 1 for random rows and a model that fits."""
     total: float
-    """Sum of q over shards, about chi^2 with dim (shard - 1) degrees of freedom."""
+    """Sum of (1 - share) q over shards, about chi^2 with dim (shard - 1) degrees of freedom."""
     eigenvalues: np.ndarray  # (shard, 2) smallest and largest of L^-1 H_i L^-T, where H = L L^T
     uninformed: dict[str, int]
     """Parameters about which some shards hold almost no information, and the number of such shards."""
@@ -124,14 +124,19 @@ def agree(
     scatter, p_values = _compared(q, gaps.shape[1], dispersion)
     outliers = np.flatnonzero(p_values < level / max(int(located.found.sum()), 1))
     outliers = outliers[np.argsort(-q[outliers])]
+    # The share-weighted mean of the gaps is 0, so that the sum of a_i gap_i^T H_i gap_i is exact for few shards too.
+    total, degrees = (
+        float(np.nansum((1 - shares) * q)),
+        float((1 - shares)[np.isfinite(q)].sum()) * len(names),
+    )
     eigenvalues, uninformed = _information(located, names)
     findings = [
         *_missing(located, remedies),
         *_disagreement(outliers, q, moves, scatter, sizes, names, shuffled, remedies),
-        *_scattered(outliers, q, len(names), scatter, dispersion, shuffled),
+        *_scattered(outliers, special.chdtrc(max(degrees, 1.0), total / dispersion), scatter, shuffled),
         *_uninformed(uninformed, located.num_shards, remedies),
     ]
-    return Agreement(q, outliers, scatter, float(np.nansum(q)), eigenvalues, uninformed, findings)
+    return Agreement(q, outliers, scatter, total, eigenvalues, uninformed, findings)
 
 
 def _compared(q: np.ndarray, dim: int, dispersion: float) -> tuple[float, np.ndarray]:
@@ -177,7 +182,7 @@ def _missing(located: Located, remedies: Remedies) -> list[Finding]:
         Finding(
             "warning",
             "agreement",
-            f"{len(missing)} of {located.num_shards} shards have no mode.",
+            f"{len(missing)} of {located.num_shards} shards {'has' if len(missing) == 1 else 'have'} no mode.",
             remedies.use("shards", "use a stronger prior", "keep"),
             {"shards": missing.tolist()},
         )
@@ -195,7 +200,8 @@ def _disagreement(
     remedies: Remedies,
 ) -> list[Finding]:
     """Name the shards that disagree, or report that many do."""
-    expected = len(names) * max(scatter, 1.0)
+    # As `_compared` expects it: shards that are not random samples are compared with what random ones would give.
+    expected = len(names) * (1.0 if scatter > _MOST_SCATTER else max(scatter, 1.0))
     look = _LOOK[shuffled] + (_STRATIFY if shuffled and remedies.has("stratify") else "")
     found = [
         Finding(
@@ -228,11 +234,8 @@ def _moved(moves: np.ndarray, names: Sequence[str]) -> str:
     return ", ".join(names[int(k)] for k in np.argsort(-size)[:3] if size[k] >= size.max() / 2)
 
 
-def _scattered(
-    outliers: np.ndarray, q: np.ndarray, dim: int, scatter: float, dispersion: float, shuffled: bool | None
-) -> list[Finding]:
+def _scattered(outliers: np.ndarray, p_value: float, scatter: float, shuffled: bool | None) -> list[Finding]:
     """Report that all shards scatter too much although no single one stands out."""
-    p_value = special.chdtrc(dim * max(int(np.isfinite(q).sum()) - 1, 1), np.nansum(q) / dispersion)
     if len(outliers) > _MOST_NAMED or not scatter > _NOTED_SCATTER or p_value > LEVEL / 10:
         return []
     return [
@@ -258,7 +261,8 @@ def _uninformed(uninformed: dict[str, int], num_shards: int, remedies: Remedies)
         Finding(
             "warning" if count > num_shards / 20 else "note",
             "agreement",
-            f"{count} of {num_shards} shards hold almost no information about some parameter: {named}.",
+            f"{count} of {num_shards} shards {'holds' if count == 1 else 'hold'} almost no information about some "
+            f"parameter: {named}.",
             remedies.use("shards", "stratify", "keep", "use a stronger prior"),
             {"parameters": dict(uninformed)},
         )

@@ -27,7 +27,8 @@ class CertificateCheck(Check):
     reads_rows = True
 
     def applies(self, evidence: Evidence) -> bool:
-        return evidence.certify is not None and evidence.located is not None
+        some = bool(np.isfinite(evidence.theta).all(axis=1).any())
+        return evidence.certify is not None and evidence.located is not None and some
 
     def __call__(self, evidence: Evidence) -> Outcome:
         assert evidence.located is not None
@@ -105,7 +106,8 @@ def certify_draws(
 def _precise(found: Gradients, points: np.ndarray, mode: Mode, options: Certify) -> Gradients:
     """These gradients, or gradients of more rows as long as a sample of the rows leaves too much uncertain."""
     while options.rows == "auto" and found.noise is not None and found.more is not None:
-        if rows_suffice(found.noise, points, mode, options.bounds):
+        finite = np.isfinite(found.values).all(axis=1)
+        if not finite.any() or rows_suffice(found.noise[:, finite], points[finite], mode, options.bounds):
             break
         found = found.more()
     return found

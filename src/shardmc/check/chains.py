@@ -87,7 +87,7 @@ def diagnose(
     found = [
         *_divergences(divergences, remedies),
         *_acceptance(acceptance, remedies),
-        *_mixing(r_hat, limit, names),
+        *_mixing(r_hat, limit, names, remedies),
         *_few_draws(ess, names),
     ]
     return ChainDiagnostics(ess, r_hat, found)
@@ -117,7 +117,8 @@ def _divergences(divergences: np.ndarray, remedies: Remedies) -> list[Finding]:
             "warning",
             "chains",
             f"{total:,} transitions diverged{where}.",
-            remedies.use(
+            _at_sites(remedies)
+            or remedies.use(
                 "raise the target acceptance, as in sampler=shardmc.HMC(target_acceptance=0.95)", "shards"
             ),
             {"divergences": total, "shard": worst},
@@ -144,13 +145,20 @@ def _acceptance(acceptance: np.ndarray, remedies: Remedies) -> list[Finding]:
             "warning",
             "chains",
             message,
-            f'Use sampler="hmc"{closer}.',
+            _at_sites(remedies) or f'Use sampler="hmc"{closer}.',
             {"shards": low.tolist(), "acceptance": float(acceptance[worst])},
         )
     ]
 
 
-def _mixing(r_hat: np.ndarray, limit: np.ndarray, names: Sequence[str]) -> list[Finding]:
+def _at_sites(remedies: Remedies) -> str:
+    """Advice where the shards were sampled elsewhere, by a call of their own."""
+    if remedies.options:
+        return ""
+    return 'Sample this site again with other options of sample_shard, such as sampler="hmc" or more draws.'
+
+
+def _mixing(r_hat: np.ndarray, limit: np.ndarray, names: Sequence[str], remedies: Remedies) -> list[Finding]:
     beyond = r_hat > limit
     if not beyond.any():
         return []
@@ -167,7 +175,8 @@ def _mixing(r_hat: np.ndarray, limit: np.ndarray, names: Sequence[str]) -> list[
             "warning",
             "chains",
             f"{of} have not mixed: {number}.",
-            "Use more draws, a longer warm-up (warmup of the sampler) or another sampler.",
+            _at_sites(remedies)
+            or "Use more draws, a longer warm-up (warmup of the sampler) or another sampler.",
             {"shards": shards.tolist(), "r_hat": float(r_hat[shard, worst])},
         )
     ]

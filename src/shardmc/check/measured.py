@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,6 +75,9 @@ def joined_noise(found: list[Gradients]) -> np.ndarray | None:
     return np.concatenate(every, axis=1)
 
 
+_MORE = 2.0
+"""If the standard errors from sampled rows are so many times as large as those from having few gradients, more
+gradients hardly help."""
 FEWEST_GRADIENTS = 10
 """With fewer gradients nothing is measured. About 100 are usual."""
 _FEWEST_DRAWS = 8
@@ -122,6 +125,8 @@ class Measured:
     num_gradients: int
     num_lost: int
     """The number of gradients that are not finite and were left out."""
+    rows_suffice: bool = field(default=True, kw_only=True)
+    """Whether the standard errors come from having few gradients, and not from reading only a part of the rows."""
 
 
 def measure(
@@ -215,28 +220,46 @@ def with_row_noise(
     of_mean = of_mean * unit
     of_sd = of_sd / measured.sd_ratio
     mean_se, sd_se = np.hypot(measured.mean_error_se, of_mean), np.hypot(measured.sd_ratio_se, of_sd)
+    before, sampled = (measured.mean_measured_se, measured.sd_measured_se), len(noise)
+    mean_p_value = _two_sided(measured.mean_error, mean_se, of_mean, sampled)
+    sd_p_value = _two_sided(measured.sd_ratio - 1, sd_se, of_sd, sampled)
+    shifted, of_shift = _without_row_noise(measured.shifted, noise.mean(axis=1))
     return replace(
         measured,
         mean_error_se=mean_se,
         mean_measured_se=np.hypot(measured.mean_measured_se, of_mean),
-        mean_p_value=np.maximum(measured.mean_p_value, _two_sided(measured.mean_error, mean_se)),
+        mean_p_value=np.maximum(measured.mean_p_value, mean_p_value),
         sd_ratio_se=sd_se,
         sd_measured_se=np.hypot(measured.sd_measured_se, of_sd),
-        sd_p_value=np.maximum(measured.sd_p_value, _two_sided(measured.sd_ratio - 1, sd_se)),
-        shifted=_noisier(measured.shifted, any_mean, 0.0),
-        widest=_noisier(measured.widest, any_sd, 1.0),
-        narrowest=_noisier(measured.narrowest, any_sd, 1.0),
+        sd_p_value=np.maximum(measured.sd_p_value, sd_p_value),
+        shifted=_noisier(shifted, max(any_mean, of_shift), 0.0, sampled),
+        widest=_noisier(measured.widest, any_sd, 1.0, sampled),
+        narrowest=_noisier(measured.narrowest, any_sd, 1.0, sampled),
+        rows_suffice=bool((of_mean <= _MORE * before[0]).all() and (of_sd <= _MORE * before[1]).all()),
     )
 
 
-def _noisier(combination: Combination, noise: float, right: float) -> Combination:
+def _without_row_noise(shifted: Combination, noise: np.ndarray) -> tuple[Combination, float]:
+    """The worst combination without the part of its error that sampled rows add, and the standard error of that part.
+
+    All draws have the same noise in the mean error, with covariance S = noise^T noise, noise (sampled shard, dim). The
+    combination was found with it: its squared error is tr S too large, with variance 2 tr S^2.
+    """
+    square = max(shifted.value**2 - float(np.sum(noise**2)), 0.0)
+    return replace(shifted, value=float(np.sqrt(square))), float((2 * np.sum((noise @ noise.T) ** 2)) ** 0.25)
+
+
+def _noisier(combination: Combination, noise: float, right: float, sampled: int) -> Combination:
     se = float(np.hypot(combination.se, noise))
-    p_value = float(_two_sided(np.asarray(combination.value - right), np.asarray(se)))
+    error = np.asarray(combination.value - right)
+    p_value = float(_two_sided(error, np.asarray(se), np.asarray(noise), sampled))
     return replace(combination, se=se, p_value=max(combination.p_value, p_value))
 
 
-def _two_sided(error: np.ndarray, se: np.ndarray) -> np.ndarray:
-    return 2 * special.ndtr(-np.abs(error) / se)
+def _two_sided(error: np.ndarray, se: np.ndarray, of_rows: np.ndarray, sampled: int) -> np.ndarray:
+    """P-values by Student's t with Welch's degrees of freedom: the rows' part is known from a few sampled shards."""
+    degrees = max(sampled - 1, 1) * (se / np.maximum(of_rows, 1e-100)) ** 4
+    return 2 * special.stdtr(np.minimum(degrees, 1e9), -np.abs(error) / se)
 
 
 def _straight(

@@ -95,6 +95,9 @@ def decide(measured: Measured, bounds: Bounds, remedies: Remedies = ANY) -> Deci
     )
 
 
+_READ_ALL = (
+    "Each gradient reads a part of the rows. Read all: certify=shardmc.Certify(rows=1), or --certify-rows 1."
+)
 _NAMES_CAUSE = "Findings about shard agreement may name the cause."
 _SKEWED_ADVICE = {
     False: "Or compare with a run of fewer shards, transform the parameter, or use a stronger prior.",
@@ -179,7 +182,7 @@ def _doubt(measured: Measured, bounds: Bounds, clear: np.ndarray, remedies: Reme
     if _misshapen(measured):
         return _Doubt(
             f"means and sds look right, but the shape does not (Stein discrepancy, p = {measured.stein.p_value:.2g})",
-            _shape_advice(remedies),
+            _shape_advice(remedies) if measured.rows_suffice else f"{_READ_ALL} {_shape_advice(remedies)}",
         )
     return _loose(measured, bounds) if clear.all() else _imprecise(measured, bounds, clear, remedies)
 
@@ -255,7 +258,7 @@ def _imprecise(measured: Measured, bounds: Bounds, clear: np.ndarray, remedies: 
         text = f"the sd of {name} is {value:.2f} ± {se:.2f} times the correct one"
         reach, bound, error = reach_sd[worst], bounds.sd, abs(value - 1)
     if error <= bound:  # for these draws themselves: a more precise measurement would tell
-        return _Doubt(text, _gradients(measured, max(3.0, min((own / (bound / 3)) ** 2, 100.0))), "gradients")
+        return _measure_more(measured, text, max(3.0, min((own / (bound / 3)) ** 2, 100.0)))
     if measured.shards_differ[worst]:
         return _Doubt(text, _differing(measured, worst, remedies))
     return _more(measured, text, float(reach), float(np.sqrt(max(se**2 - own**2, 0.0))), bound, own)
@@ -291,14 +294,21 @@ def _more(
             "draws",
         )
     times = 3.0 if of_gradients is None else float(np.clip((of_gradients / enough) ** 2, 2.0, 100.0))
-    return _Doubt(reason, _gradients(measured, max(times, min(reach, 10.0))), "gradients")
+    return _measure_more(measured, reason, max(times, min(reach, 10.0)))
+
+
+def _measure_more(measured: Measured, reason: str, times: float) -> _Doubt:
+    """What is too imprecise: the gradients are too few, or too few rows are read for each."""
+    if measured.rows_suffice:
+        return _Doubt(reason, _gradients(measured, times), "gradients")
+    return _Doubt(reason, _READ_ALL)
 
 
 def _gradients(measured: Measured, times: float) -> str:
     """Advice to compute more gradients, with the option to set."""
     wanted = min(_rounded(measured.num_gradients * times), measured.num_draws)
     if wanted <= measured.num_gradients:
-        return f"Take more draws: the gradients at all {measured.num_gradients} of them are already used."
+        return f"Take more draws: gradients at all {measured.num_gradients} draws have already been used."
     return (
         f"Compute gradients at more than {measured.num_gradients} draws: "
         f"certify=shardmc.Certify(draws={wanted}, max_draws={max(wanted, 1000)}), or --certify-draws {wanted}."

@@ -131,7 +131,7 @@ CertifyRows = Annotated[
     typer.Option(
         help="The part of the rows that each gradient reads. Below 1 the certificate is cheaper and less precise. By "
         "default it reads 16 shards, then a fifth of all shards and then all, as far as needed. For mixed models the "
-        "default is 0.2."
+        "default is 0.2, if no other option of the certificate is given."
     ),
 ]
 CertifyMean = Annotated[

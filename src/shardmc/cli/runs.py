@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from shardmc.cli.printing import AsCsv, AsJson, Every, Force, Printing, Verbose, refuse_existing
+from shardmc.errors import counted
 from shardmc.names import shown_text
 
 _MOST_NAMED = 12
@@ -44,7 +45,8 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder, made with --o
         )
         console.print(
             said(
-                f"{len(found.missing)} shards are not computed yet ({shown}). Repeat the same call to continue the run."
+                f"{counted(len(found.missing), 'shard')} {'is' if len(found.missing) == 1 else 'are'} not computed yet "
+                f"({shown}). Repeat the same call to continue the run."
             )
         )
 
@@ -67,7 +69,7 @@ def _plan_in_words(plan: Mapping[str, object]) -> str:
 
 def _counted(count: object, what: str) -> str:
     """A count of something, such as "1,000 draws"; nothing if it is not a number."""
-    return f"{count:,} {what[:-1] if count == 1 else what}" if isinstance(count, int) else ""
+    return counted(count, what.removesuffix("s")) if isinstance(count, int) else ""
 
 
 def summary(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shardmc.errors import counted
 from shardmc.types import Combined, ShardDraws
 
 SINGULAR = 1e-10
@@ -134,8 +135,8 @@ def _regularization_notes(few: np.ndarray, singular: np.ndarray, dim: int) -> tu
     notes = []
     if few.any():
         notes.append(
-            f"The covariance of {listed(np.flatnonzero(few))} was shrunk towards the average of the shards: "
-            f"fewer than {2 * dim + 1} draws are too few for {dim} parameters."
+            f"The covariance of {listed(np.flatnonzero(few))} was shrunk towards the average of the shards, because a "
+            f"shard needs at least {2 * dim + 1} draws for {counted(dim, 'parameter')}."
         )
     if singular.any():
         notes.append(

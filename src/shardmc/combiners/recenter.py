@@ -71,7 +71,8 @@ class Recenter(Combiner):
     Notes
     -----
     With center="mode" and scale="curvature" a shard without a mode is matched to the mean and covariance of
-    the other shards' moved draws; if no shard has one, center="newton", scale="draws" is used.
+    the other shards' moved draws. If no shard has one, center="auto" uses "newton" and scale="auto" uses "draws";
+    "mode" and "curvature" are refused.
 
     Examples
     --------

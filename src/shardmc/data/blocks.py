@@ -258,7 +258,8 @@ class StreamBlocks(ReadBlocks):
     def _lost(self, reason: str) -> DataError:
         return DataError(
             f"The shards in {str(self.scratch.path)!r} can no longer be read ({reason}). Run again, and do not "
-            "change that folder during the run. On a cluster, set scratch= to a folder that all workers can read."
+            "change that folder during the run. On a cluster, choose a folder that all workers can read: scratch= of "
+            "shardmc.data.as_source, or --scratch."
         )
 
     def _fill_rows(self, number: int, shards: np.ndarray, within: np.ndarray, target: np.ndarray) -> None:

@@ -279,7 +279,8 @@ class GroupedSource(Source):
         if partition.stratify is not None or partition.sizes is not None:
             given = "sizes" if partition.stratify is None else "stratify"
             raise OptionError(
-                f"A model with group terms assigns whole groups to shards, so {given}= cannot be used. Leave it out."
+                f"A model with effects of groups assigns whole groups to shards, so {given}= cannot be used. Leave it "
+                "out."
             )
         sizes = shard_sizes(self.num_units, partition.shards)
         # Shards get their part of small and of large groups.

@@ -78,8 +78,8 @@ def refuse_rows(num_rows: int) -> None:
     """Refuse more rows than an array may have."""
     if num_rows >= _MOST_ROWS:
         raise DataError(
-            f"{num_rows} rows are too many for one array. Give Parquet files, and set memory= below "
-            "their size, so that shards are read from disk when they are needed."
+            f"{num_rows:,} rows are too many for one array. Give Parquet files, with memory= of shardmc.data.as_source "
+            "(or --memory) below their size, so that shards are read from disk when they are needed."
         )
 
 

@@ -78,7 +78,8 @@ class Scratch:
         except OSError as error:
             raise DataError(
                 f"shardmc cannot make a scratch folder in {str(self._place or tempfile.gettempdir())!r}: "
-                f"{error.strerror or error}. Set scratch= to a folder that you can write to."
+                f"{error.strerror or error}. Choose a folder that you can write to: scratch= of "
+                "shardmc.data.as_source, or --scratch."
             ) from error
 
     def complete(self, checksums: np.ndarray) -> None:
@@ -115,7 +116,8 @@ class Scratch:
         except (OSError, ValueError, EOFError) as error:
             raise DataError(
                 f"The shards in {str(self.path)!r} can no longer be read (no checksums). Remove that folder and run "
-                "again. On a cluster, set scratch= to a folder that all workers can read."
+                "again. On a cluster, choose a folder that all workers can read: scratch= of shardmc.data.as_source, "
+                "or --scratch."
             ) from error
 
     @cached_property
@@ -217,7 +219,8 @@ class ScratchSink(Sink):
     def _full(self, reason: str) -> DataError:
         return DataError(
             f"The shards cannot be written to {str(self._scratch.path)!r}: {reason}. "
-            "Set scratch= to a folder with more space, or raise memory=."
+            "Choose a folder with more space (scratch= of shardmc.data.as_source, or --scratch), or raise its memory= "
+            "(--memory)."
         )
 
     def __enter__(self) -> ScratchSink:

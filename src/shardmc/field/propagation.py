@@ -262,11 +262,14 @@ class PropagateSites(Stage):
         notes = []
         if sites.held:
             notes.append(
-                f"The site of {listed(sites.held)} was not updated in the last round: its tilted distribution could "
-                "not be sampled."
+                f"In the last round nothing was updated for {listed(sites.held)}: the tilted distribution could not be "
+                "sampled."
             )
         if len(sites.indefinite):
-            notes.append(f"The precision of the site of {listed(sites.indefinite)} is not positive definite.")
+            notes.append(
+                "The Gaussian approximation has a precision that is not positive definite for "
+                f"{listed(sites.indefinite)}."
+            )
         times = "1 round" if sites.rounds == 1 else f"{sites.rounds} rounds"
         verb = "converged" if sites.change <= self.how.tolerance else "did not converge"
         notes.append(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from shardmc.data import Source
 from shardmc.data.arrow import as_numpy, is_number_type
-from shardmc.errors import DataError, unknown
+from shardmc.errors import DataError, counted, unknown
 
 Kind = Literal["number", "whole", "flag", "text"]
 """What a column holds: numbers, whole numbers, true or false, text or the levels of a category."""
@@ -202,8 +202,8 @@ def refuse_level(name: str, found: Sequence[Level], levels: Sequence[Level]) -> 
     more = f" (and {others} more)" if others else ""
     shown = ", ".join(repr(level) for level in levels[:8]) + (", ..." if len(levels) > 8 else "")
     raise DataError(
-        f"{name!r} has the level {first!r}{more} in {len(found)} rows, which no row of the fit had; the known levels "
-        f"are {shown}. Drop those rows, or fit the model with rows that have it."
+        f"{name!r} has the level {first!r}{more} in {counted(len(found), 'row')}, which no row of the fit had; the "
+        f"known levels are {shown}. Drop those rows, or fit the model with rows that have it."
     )
 
 

@@ -186,8 +186,8 @@ class RowCount:
         for name, count in piece.missing.items():
             self.missing[name] = self.missing.get(name, 0) + count
 
-    def sentence(self, outcome: str = "their predictions are missing") -> str:
-        """What to say about rows with missing values; empty if there are none.
+    def sentence(self, outcome: str = "") -> str:
+        """What to say about rows with missing values, and what becomes of them; empty if there are none.
 
         >>> RowCount(100, 2, {"age": 2}).sentence()
         "2 of 100 rows have missing values in 'age' (2): their predictions are missing."
@@ -195,9 +195,12 @@ class RowCount:
         if not self.incomplete:
             return ""
         columns = ", ".join(f"{name!r} ({count:,})" for name, count in self.missing.items())
-        return f"{self.incomplete:,} of {self.rows:,} rows have missing values in {columns}: {outcome}."
+        one = self.incomplete == 1
+        outcome = outcome or ("its prediction is missing" if one else "their predictions are missing")
+        have = "has" if one else "have"
+        return f"{self.incomplete:,} of {self.rows:,} rows {have} missing values in {columns}: {outcome}."
 
-    def warn(self, outcome: str = "their predictions are missing") -> None:
+    def warn(self, outcome: str = "") -> None:
         """Warn of rows with missing values."""
         if self.incomplete:
             warnings.warn(self.sentence(outcome), UserWarning, stacklevel=5)

@@ -13,7 +13,7 @@ from shardmc.check.check import ordered
 from shardmc.data import Source
 from shardmc.data.arrow import SEPARATOR
 from shardmc.data.row_weights import SurveyWeights
-from shardmc.errors import DataError, OptionError, knows_its_options
+from shardmc.errors import DataError, OptionError, counted, knows_its_options
 from shardmc.formulas.chunk import refuse_unknown
 from shardmc.formulas.design import Design
 from shardmc.formulas.families import Family, named_family
@@ -59,8 +59,9 @@ def glm(
     formula
         `response ~ predictors`, such as "claims ~ age + C(region) + bs(power, df=4) + age:power". Columns of text are
         categories; numbers are made so by C(...). Functions must be elementwise (np.log, np.sqrt, ...) or one of C,
-        center, scale, standardize, bs, cr, cc, poly; `.` stands for all other columns. (1 + x | g) adds an intercept
-        and a slope for every group of column g, (1 + x || g) the same without correlation, (1 | a/b) nested groups.
+        center, scale, standardize, bs, cr, cc, cs, poly; `.` stands for all other columns. (1 + x | g) adds an
+        intercept and a slope for every group of column g, (1 + x || g) the same without correlation, (1 | a/b) nested
+        groups.
     data
         A pandas, polars or Arrow table, a dictionary of arrays, or the path of a Parquet file or folder, or of a CSV
         file.
@@ -98,7 +99,8 @@ def glm(
         moved affinely about the mode after they were certified; `posterior.adjusted` says how.
     predictive
         Whether to compare a sample of 2,000 rows with simulated ones, for the report. It takes a fraction of a second,
-        and reads the table once more. Tables of more than 5 million rows are left out; `predictive_check` takes them.
+        and reads the table once more. It is left out for tables of more than 5 million rows;
+        `posterior.predictive_check` works for these, too.
     **fit_options
         Everything that `shardmc.fit` takes: shards, draws, seed, weights, stratify, run_dir, progress, ...
 
@@ -207,7 +209,8 @@ class _Formula:
         if self._robust is not None:
             posterior = self._robust.adjust(posterior, model_of(prepared), prepared.source, design)
         if prepared.dropped:
-            notes = (*notes, f"{prepared.dropped} rows with missing values were dropped.")
+            were = "was" if prepared.dropped == 1 else "were"
+            notes = (*notes, f"{counted(prepared.dropped, 'row')} with missing values {were} dropped.")
         notes += tuple(finding.message for finding in prepared.findings if finding.check == "collinear")
         groups = posterior.groups
         if groups is not None and design.unit is not None:

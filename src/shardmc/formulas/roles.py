@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from shardmc.data import Source
-from shardmc.errors import DataError, ModelError, OptionError
+from shardmc.errors import DataError, ModelError, OptionError, counted
 from shardmc.formulas.chunk import Chunk, Kind, Level, ordered_levels, refuse_level
 from shardmc.formulas.expression import (
     Expression,
@@ -186,7 +186,7 @@ class Roles:
         if len(bad):
             raise DataError(
                 f"The column of censored={self.censored.text!r} must be 1 (or true) where the response is censored and "
-                f"0 where it is not, but it is {bad[0]:g} in {len(bad)} rows."
+                f"0 where it is not, but it is {bad[0]:g} in {counted(len(bad), 'row')}."
             )
         return values
 
@@ -198,7 +198,7 @@ class Roles:
             if bad.any():
                 raise DataError(
                     f"The exposure {self.exposure.text!r} must be positive, but it is {exposure[bad][0]:g} in "
-                    f"{int(bad.sum())} rows; {_advice_on_exposure(self.exposure.text)}"
+                    f"{counted(int(bad.sum()), 'row')}; {_advice_on_exposure(self.exposure.text)}"
                 )
         if self.offset is not None and not np.isfinite(self.offset.values(chunk).astype(np.float64)).all():
             inside = _LOGARITHM.fullmatch(self.offset.text)
@@ -210,7 +210,8 @@ class Roles:
         bad = np.empty(0) if trials is None else trials[~((trials >= 1) & (trials == np.floor(trials)))]
         if len(bad):
             raise DataError(
-                f"The number of trials must be a positive whole number, but it is {bad[0]:g} in {len(bad)} rows; drop "
+                f"The number of trials must be a positive whole number, but it is {bad[0]:g} in "
+                f"{counted(len(bad), 'row')}; drop "
                 "rows without trials."
             )
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from shardmc.data import Source
 from shardmc.data.assignment import spread_positions
-from shardmc.errors import DataError
+from shardmc.errors import DataError, counted
 from shardmc.formulas.chunk import (
     MOST_LEVELS,
     Chunk,
@@ -201,7 +201,7 @@ def _missing_sentence(result: TableSummary, num_rows: int) -> str:
     listed = ", ".join(f"{name!r} ({count})" for name, count in pairs)
     columns = f"Column {listed} has" if len(pairs) == 1 else f"Columns {listed} have"
     return (
-        f"{columns} missing values, {result.incomplete} of {num_rows} rows in all. Impute them "
+        f"{columns} missing values, {result.incomplete:,} of {num_rows:,} rows in all. Impute them "
         "first, or drop those rows: drop_missing=True (--drop-missing on the command line)."
     )
 
@@ -272,6 +272,6 @@ def scan_design(
 def _refuse_not_finite(counts: np.ndarray, names: Sequence[str]) -> None:
     worst = int(counts.argmax())
     raise DataError(
-        f"{names[worst]!r} is not finite in {int(counts[worst])} rows (a logarithm of zero, a division by zero, or "
-        "infinity in the data); drop or correct those rows, or change the formula."
+        f"{names[worst]!r} is not finite in {counted(int(counts[worst]), 'row')} (a logarithm of zero, a division by "
+        "zero, or infinity in the data); drop or correct those rows, or change the formula."
     )

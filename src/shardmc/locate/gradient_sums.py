@@ -108,8 +108,12 @@ def gradients_call(model: Model, blocks: Blocks, num_points: int) -> ProgramCall
 
 
 _LEAST = 0.3
-"""The part of the curvature that the sample must have along every direction. A sample that has none of the rows that
-tell about a direction shows no noise along it either."""
+"""The part of the rows' curvature that the sample must have along every direction. A sample that has none of the rows
+that tell about a direction shows no noise along it either."""
+_LITTLE = 0.003
+"""Where the rows have less than about three times this part of the curvature, a sample may lack all of them."""
+_STEP = 0.1
+"""Distance, in posterior standard deviations, over which the gradients of the log prior are compared."""
 
 
 class _Slopes(NamedTuple):
@@ -131,7 +135,8 @@ class SampledGradients:
 
     where a_i are the shares. The s_i and C_i, whose weighted sums are g and H, are those of all shards; only the r_i,
     which are small where the posterior is close to a Gaussian, are averaged over the sample. A sample that has little
-    of the curvature H along some direction is not used: the next larger one is read, and in the end all shards.
+    of the rows' part of the curvature H along some direction is not used: the next larger one is read, and in the end
+    all shards. The prior's part, which every shard has, does not count.
 
     Parameters
     ----------
@@ -167,6 +172,7 @@ class SampledGradients:
         """Sizes of the samples. Each sample is the beginning of the order."""
         self.passes = 0.0
         """How often all rows were evaluated so far."""
+        self._of_prior: np.ndarray | None = None
 
     def __call__(self, points: np.ndarray) -> Gradients:
         return self._extended(points, np.empty((0, *points.shape)))
@@ -175,7 +181,7 @@ class SampledGradients:
         """The gradients from the next larger sample than the one whose r_i, (shard, point, dim), are known."""
         # Later rounds of points read this many shards at once: they would be as uncertain as this one.
         self._sizes = [size for size in self._sizes if size > len(known)]
-        while len(self._sizes) > 1 and not self._tells_all(self._order[: self._sizes[0]]):
+        while len(self._sizes) > 1 and not self._tells_all(self._order[: self._sizes[0]], len(points)):
             self._sizes = self._sizes[1:]
         count = self._sizes[0]
         sample = self._order[:count]
@@ -189,13 +195,34 @@ class SampledGradients:
         noise = apart @ np.linalg.inv(self._frame.basis) * scale
         return Gradients(self._whole(points, mean), noise, lambda: self._extended(points, rest))
 
-    def _tells_all(self, sample: Sequence[int]) -> bool:
-        """Whether a sample has curvature along every direction. In the frame's coordinates that of all rows is 1."""
+    def _tells_all(self, sample: Sequence[int], num_points: int) -> bool:
+        """Whether a sample of rows has curvature along every direction. In the frame's coordinates the whole is 1."""
         shares, curvatures = self._shards.shares, self.slopes.curvatures
         of_sample = shares[sample] / shares[sample].sum()
-        whole = np.tensordot(shares, curvatures, axes=1)
-        gap = np.tensordot(of_sample, curvatures[sample], axes=1) - whole
-        return bool(np.isfinite(gap).all()) and float(np.linalg.eigvalsh((gap + gap.T) / 2)[0]) > _LEAST - 1
+        prior = self._curvature_of_prior(num_points)
+        of_rows = np.tensordot(shares, curvatures, axes=1) - prior
+        excess = np.tensordot(of_sample, curvatures[sample], axes=1) - prior - _LEAST * of_rows
+        if not np.isfinite(excess).all():
+            return False
+        return float(np.linalg.eigvalsh((excess + excess.T) / 2)[0]) > -_LITTLE
+
+    def _curvature_of_prior(self, num_points: int) -> np.ndarray:
+        """Minus the Hessian (dim, dim) of the log prior at the mode, in the frame's coordinates.
+
+        By differences of gradients, so many at a time, because the program for so many is needed anyway.
+        """
+        if self._of_prior is None:
+            dim, device = self._model.dim, DeviceFrame.of(self._frame)
+            steps = np.zeros((-(-(dim + 1) // num_points) * num_points, dim), jnp.result_type(float))
+            steps[1 : dim + 1] = _STEP * np.eye(dim)
+            parts = [
+                prior_gradients_in(self._model, device, jax.device_put(some))
+                for some in np.split(steps, len(steps) // num_points)
+            ]
+            slopes = np.concatenate([part.result() for part in parts])
+            self._of_prior = (slopes[0] - slopes[1 : dim + 1]) / _STEP
+            assert self._of_prior is not None
+        return self._of_prior
 
     def _u(self, points: np.ndarray) -> np.ndarray:
         # From the centre as the device has it, in its precision.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -18,6 +19,7 @@ from shardmc.engine import Engine, ProgramCall
 from shardmc.locate.terms import row_scores
 from shardmc.model import Model
 from shardmc.model.predictors import row_derivatives
+from shardmc.model.steps import primitives
 from shardmc.target import DeviceFrame
 from shardmc.types import Frame, Mode, Rows
 
@@ -45,22 +47,41 @@ class RowLeverage:
             # On average over responses the two leverages of a group are equal, and second derivatives take very long.
             return weight**2 * jnp.sum(row_scores(log_likelihood, origin, rows) ** 2, axis=0)
 
-        def along(direction: jax.Array) -> tuple[jax.Array, jax.Array]:
-            """First and second derivative of every row along one direction."""
-
-            def slope(u: jax.Array) -> jax.Array:
-                return jax.jvp(log_likelihood, (u,), (direction,))[1]
-
-            return jax.jvp(slope, (origin,), (direction,))
-
         by_rows = row_derivatives(self.model, frame.center, frame.basis, rows)
         if by_rows is None:
-            slopes, bends = jax.vmap(along)(jnp.eye(frame.center.shape[0]))
+            along = _backward if _has_backward_steps(log_likelihood, origin, rows) else _forward
+
+            def both(direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+                """First and second derivative of every row along one direction."""
+                return along(lambda u: along(log_likelihood, u, direction)[1], origin, direction)
+
+            slopes, bends = jax.vmap(both)(jnp.eye(frame.center.shape[0]))
         else:
             slopes, bends = (each.T for each in by_rows.by_row())
         score = weight**2 * jnp.sum(slopes**2, axis=0)
         curvature = weight * jnp.sum(jnp.abs(bends), axis=0)
         return jnp.maximum(score, curvature)
+
+
+_OfRows = Callable[[jax.Array], jax.Array]
+
+
+def _forward(function: _OfRows, u: jax.Array, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Value (row,) and derivative (row,) along a direction."""
+    return jax.jvp(function, (u,), (direction,))
+
+
+def _backward(function: _OfRows, u: jax.Array, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same, by the transpose of the reverse derivative: a step with `jax.custom_vjp` has no other."""
+    value, pullback = jax.vjp(function, u)
+    return value, jax.linear_transpose(lambda change: pullback(change)[0], value)(direction)[0]
+
+
+def _has_backward_steps(log_likelihood: _OfRows, u: jax.Array, rows: Rows) -> bool:
+    if isinstance(rows, GroupedRows):
+        return False  # integrals over effects take forward derivatives themselves
+    steps = jax.make_jaxpr(log_likelihood)(u).eqns
+    return any(name.startswith("custom_vjp") for step in steps for name in primitives(step))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,11 @@ _FEWEST_SHARDS = 16
 _SHORT, _STEADY = 0.3, 0.01
 """Limits on the next step, in posterior standard deviations, and on the relative change of the curvature. Beyond them
 another pass is needed."""
+_PROBES, _APART = 8, 0.3
+"""Directions in which the curvature at the end of a step is compared with that at its start, and the distance, in
+posterior standard deviations, of the points at which it is measured."""
+_CHANGED = 0.1
+"""Limit on the norm of the change of the curvature, relative to the curvature itself."""
 _STARTS = (0.0, 0.1, 1.0, 1.0, 3.0)
 """Distances from the model's own starting point at which the search starts again if it failed."""
 
@@ -112,7 +117,8 @@ def mode_after_one_step(ascent: Ascent) -> Mode | None:
 
     With gradients and curvatures of all shards at the start of the step, the gradient at its end is known except for
     what third derivatives add (see `SampledGradients`). With very many rows that is little, and some shards are enough
-    to estimate it and its standard error. It is corrected by one more, short step.
+    to estimate it and its standard error. It is corrected by one more, short step. Gradients at a few points beside the
+    end show whether the curvature is still that of the start, also along a direction in which the step was short.
     """
     evaluate = ascent.evaluate
     model, blocks = evaluate.model, evaluate.blocks
@@ -124,16 +130,25 @@ def mode_after_one_step(ascent: Ascent) -> Mode | None:
     count = min(max(_FEWEST_SHARDS, blocks.num_shards // _PART), blocks.num_shards)
     sample = np.linspace(0, blocks.num_shards - 1, count).astype(int).tolist()
     score = SampledGradients(model, blocks, end, evaluate.engine, sample, terms=end.shard_terms)
-    found, basis = score(end.theta[None]), end.frame.basis
+    basis, probes = end.frame.basis, _directions(model.dim)
+    found = score(end.theta + _APART * np.vstack([np.zeros(model.dim), probes]) @ basis.T)
     short = found.values[0] @ basis
+    bent = (found.values[1:] - found.values[0]) @ basis / _APART + probes  # 0 if the curvature is the same
+    # Of directions at random the mean square is that of all, on average.
+    turned = float(np.linalg.norm(bent)) / (1.0 if len(probes) == model.dim else np.sqrt(len(probes)))
     length = float(np.linalg.norm(short))
     noise = 0.0 if found.noise is None else float(np.linalg.norm(found.noise[:, 0] @ basis))
     # A third derivative that adds this part of a step to the gradient changes the curvature by twice that part.
     change = 2 * length / max(ascent.local.decrement, 1e-300)
     left = noise + change * length
-    if not (length < _SHORT and change < _STEADY and left < DECREMENT):
+    if not (length < _SHORT and change < _STEADY and turned < _CHANGED and left < DECREMENT):
         return None
     return replace(end, theta=end.theta + basis @ short, decrement=left, passes=end.passes + score.passes)
+
+
+def _directions(dim: int) -> np.ndarray:
+    """All coordinates if they are few, otherwise some directions at random, (direction, dim)."""
+    return np.eye(dim) if dim <= _PROBES else np.random.default_rng(0).normal(size=(_PROBES, dim))
 
 
 def newton_steps(model: Density, blocks: Blocks, start: np.ndarray, steps: int, engine: Engine) -> np.ndarray:
@@ -205,10 +220,11 @@ def _not_found(ascent: Ascent, model: Density) -> str:
         )
         return (
             f"The log posterior has no finite gradient at the starting point (for {', '.join(map(repr, bad[:3]))}). "
-            "Scale the columns, or give the model an `initial` point where the likelihood is finite."
+            "Scale the columns. A shardmc.Model can also start where the likelihood is finite (initial=)."
         )
     moving = in_words(ascent.way, model.names)
     return (
         f"No mode of the posterior was found in {MAX_STEPS} Newton steps: the last one still moved {moving}. "
-        "Start closer to the mode (`initial` of the model), scale the columns, or choose less correlated parameters."
+        "Scale the columns, choose less correlated parameters, or use a stronger prior. A shardmc.Model can also start "
+        "closer to the mode (initial=)."
     )

@@ -13,6 +13,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Literal
 from jax.typing import ArrayLike
 
 from shardmc.model.steps import Atom, Run, form, run_program, run_step
+from shardmc.model.traced import RULE, is_of_jax
 from shardmc.types import Tree
 
 
@@ -43,14 +44,15 @@ def _parameters_first(step: JaxprEqn, values: Sequence[ArrayLike]) -> list[jax.A
     params = {**step.params, "dimension_numbers": ((of_theta, of_rows), batched), "precision": precision}
 
     @jax.custom_jvp
-    def product(theta: ArrayLike) -> jax.Array:
-        return step.primitive.bind(theta, values[0], **params)
+    def product(rows: ArrayLike, theta: ArrayLike) -> jax.Array:
+        return step.primitive.bind(theta, rows, **params)
 
     @product.defjvp
-    def _(primals: tuple[ArrayLike], tangents: tuple[ArrayLike]) -> tuple[jax.Array, jax.Array]:
-        return jax.jvp(lambda theta: run_step(step, [values[0], theta])[0], primals, tangents)
+    def _(primals: tuple[ArrayLike, ...], tangents: tuple[ArrayLike, ...]) -> tuple[jax.Array, jax.Array]:
+        rows, theta = primals  # rows have no derivative
+        return jax.jvp(lambda theta: run_step(step, [rows, theta])[0], (theta,), (tangents[1],))
 
-    return [product(values[1])]
+    return [product(*values)]
 
 
 def logarithms(program: Jaxpr) -> Mapping[int, Run]:
@@ -70,7 +72,7 @@ def logarithms(program: Jaxpr) -> Mapping[int, Run]:
             )
         elif name == "log" and _is_part(_less_one(step.invars[0], made_by), made_by):
             found[place] = partial(_computed_by, lambda x: log1p_of_part(x - 1))
-        elif name == "custom_jvp_call":
+        elif name == "custom_jvp_call" and is_of_jax(step.params[RULE]):
             inner = step.params["call_jaxpr"].jaxpr
             if any(
                 way.args[0] is log1p_of_part for way in logarithms(inner).values() if isinstance(way, partial)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from shardmc.model.faster import products
 from shardmc.model.shared import Numbers, SharedDensity, fill
-from shardmc.model.steps import Run, form, needed
+from shardmc.model.steps import Run, form, needed, primitives, run_step
 from shardmc.types import Rows, Tree
 
 _MOST = 4
@@ -126,12 +126,7 @@ class _ByPredictors:
     def at(self, theta: jax.Array, basis: jax.Array, rows: Rows) -> RowDerivatives:
         leaves = jax.tree.leaves(rows)
         factors = {place: self._factors(place, theta, leaves) for place in self.places}
-        predictors = [
-            lax.dot_general(
-                factors[place][0], factors[place][1], self._step(place).params["dimension_numbers"]
-            )
-            for place in self.places
-        ]
+        predictors = [run_step(self._step(place), factors[place])[0] for place in self.places]
         shift = jnp.zeros((), theta.dtype)
         point = [*predictors, *[shift] * len(self.others)]
 
@@ -183,7 +178,9 @@ class _ByPredictors:
             return jax.jvp(lambda t: self._factors(place, t, leaves)[1], (theta,), (direction,))[1]
 
         each = jax.vmap(coefficients, in_axes=1, out_axes=1)(basis)
-        return lax.dot_general(matrix, each, self._step(place).params["dimension_numbers"])
+        params = self._step(place).params
+        how = {name: params[name] for name in ("precision", "preferred_element_type")}
+        return lax.dot_general(matrix, each, params["dimension_numbers"], **how)
 
 
 def _constant(value: jax.Array) -> Run:
@@ -233,16 +230,7 @@ def _stays_in_order(product: JaxprEqn, program: Jaxpr) -> bool:
     after = _depending(product.outvars, program)
     steps = [s for s in program.eqns if any(a in after for a in s.invars if not isinstance(a, Literal))]
     names = frozenset(_ROW_BY_ROW.split())
-    return all(name in names for step in steps for name in _primitives(step))
-
-
-def _primitives(step: JaxprEqn) -> Iterator[str]:
-    """The name of a step, and those of the steps of the functions that it calls."""
-    yield step.primitive.name
-    for inner in jax.tree.leaves(tuple(step.params.values()), is_leaf=lambda value: isinstance(value, Jaxpr)):
-        program = inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner
-        for other in program.eqns if isinstance(program, Jaxpr) else ():
-            yield from _primitives(other)
+    return all(name in names for step in steps for name in primitives(step))
 
 
 def _linear(program: Jaxpr) -> set[Var]:
@@ -301,4 +289,6 @@ def _selected(step: JaxprEqn, entries: np.ndarray) -> np.ndarray:
         return entries[tuple(slice(*each) for each in ranges)]
     if step.primitive.name == "transpose":
         return entries.transpose(params["permutation"])
+    if step.primitive.name == "reshape" and params["dimensions"] is not None:  # order="F"
+        entries = entries.transpose(params["dimensions"])
     return entries.reshape(form(step.outvars[0]).shape)

@@ -21,9 +21,9 @@ from shardmc.model.faster import logarithms, products
 from shardmc.model.model import Density, Model
 from shardmc.model.precision import type_of
 from shardmc.model.steps import Atom, Run, form, needed, no_other, run_open, without_calls
-from shardmc.model.traced import exact_hash, hash_program
+from shardmc.model.traced import exact_hash
 from shardmc.programs.compiled import fuses_on_cpu
-from shardmc.programs.kept import watched
+from shardmc.programs.kept import Unkept, watched
 from shardmc.programs.process import TRACING
 from shardmc.types import Rows, Tree
 
@@ -42,8 +42,12 @@ Numbers: TypeAlias = tuple[np.ndarray | jax.Array, tuple[ArrayLike, ...]]
 """The single numbers of a function, and its arrays."""
 
 
+_ORDERS = 3
+"""Derivatives that programs take."""
+
+
 class Unshared(Exception):
-    """A function's numbers depend on the number of rows, so they cannot be arguments of a program."""
+    """A function's steps are not known exactly, or its numbers depend on the number of rows."""
 
 
 @final
@@ -59,13 +63,12 @@ class SharedFunction:
 
     def __init__(self, function: Callable[..., jax.Array], numbers: Numbers, example: _Shape) -> None:
         self._function, self._numbers, self._example = function, numbers, example
-        self._forms: dict[_Shape, str] = {}
         self._known: OrderedDict[_Shape, _Form] = OrderedDict()  # the last ones used last
 
     @classmethod
     def of(cls, function: Callable[..., jax.Array], *args: Tree) -> tuple[SharedFunction, Numbers]:
         """The shared form of a function of theta (and rows), and its numbers. `args` are abstract."""
-        form, example = _Form.of(function, args), _Shape.of(args)
+        form, example = _Form.of(function, args, _ORDERS), _Shape.of(args)
         numbers = _numbers(form.closed)
         with cls._lock:
             shared = cls._all.get(form.hash)
@@ -96,18 +99,14 @@ class SharedFunction:
 
     def kept_form(self, args: _Shape) -> str:
         """What the function and its derivatives compute for arguments of these shapes, without its numbers."""
-        if args not in self._forms:
-            form = self._at(args)
-            theta = len(jax.tree.leaves(_numbers(form.closed)))
-            self._forms[args] = exact_hash(form.open, theta, 3 if args == self._example else 1)
-        return f"{args} {self._forms[args]}"
+        return f"{args} {self._at(args).hash}"
 
     def _at(self, shape: _Shape) -> _Form:
         """The function traced for arguments of this shape, with the numbers that it has for a few rows."""
         watched(self, shape)
         known = self._known.get(shape)
         if known is None:
-            known = _Form.of(self._function, shape.abstract())
+            known = _Form.of(self._function, shape.abstract(), _ORDERS if shape == self._example else 1)
             if not _equal(_numbers(known.closed), self._numbers):
                 raise Unshared
         with self._lock:
@@ -223,11 +222,14 @@ class _Form:
     open: ClosedJaxpr
     """With its numbers as arguments before the others."""
     hash: str
-    """Of its steps, without its numbers."""
+    """Of its steps and derivatives, without its numbers."""
 
     @staticmethod
-    def of(function: Callable[..., jax.Array], args: Tree) -> _Form:
-        """The function of theta (and rows) for arguments like these, which are abstract."""
+    def of(function: Callable[..., jax.Array], args: Tree, orders: int = 1) -> _Form:
+        """The function of theta (and rows) for arguments like these, which are abstract.
+
+        Where it has derivatives of its own, so many of them are part of the hash.
+        """
         # In the precision in which programs are traced. A new function, because JAX keeps what it traced for a function
         # as long as the function lives.
         with TRACING, jax.default_matmul_precision("highest"):
@@ -235,7 +237,12 @@ class _Form:
         opened = jax.make_jaxpr(lambda numbers, args: fill(closed, numbers, args))(
             _numbers(closed), jax.tree.leaves(args)
         )
-        return _Form(closed, opened, f"{jax.tree.structure(args)} {hash_program(opened)}")
+        theta = len(jax.tree.leaves(_numbers(closed)))
+        try:
+            found = exact_hash(opened, theta, orders)
+        except Unkept as error:
+            raise Unshared from error
+        return _Form(closed, opened, f"{jax.tree.structure(args)} {found}")
 
 
 def _steps(closed: ClosedJaxpr) -> list[tuple[int, JaxprEqn]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -27,6 +27,15 @@ def needed(program: Jaxpr) -> list[JaxprEqn]:
             steps.append(step)
             wanted.update(id(atom) for atom in step.invars)
     return steps[::-1]
+
+
+def primitives(step: JaxprEqn) -> Iterator[str]:
+    """The name of a step, and those of the steps of the functions that it calls."""
+    yield step.primitive.name
+    for inner in jax.tree.leaves(tuple(step.params.values()), is_leaf=lambda value: isinstance(value, Jaxpr)):
+        program = inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner
+        for other in program.eqns if isinstance(program, Jaxpr) else ():
+            yield from primitives(other)
 
 
 def form(atom: Atom) -> jax.ShapeDtypeStruct:

@@ -119,7 +119,8 @@ class _Programs:
         for step in needed(program):
             params = {name: value for name, value in sorted(step.params.items()) if name != "name"}
             line = f"{step.primitive.name} {read(step.invars)} {self._of(step, params)} "
-            numbers.update((variable, len(numbers) + k) for k, variable in enumerate(step.outvars))
+            first = len(numbers)
+            numbers.update({variable: first + k for k, variable in enumerate(step.outvars)})
             digest.update((line + " ".join(str(variable.aval) for variable in step.outvars)).encode())
         digest.update(read(program.outvars).encode())
         return digest.hexdigest()
@@ -145,10 +146,10 @@ class _Programs:
         return without_addresses(repr(value))
 
 
-_RULE = "jvp_jaxpr_fun"
+RULE = "jvp_jaxpr_fun"
 """The parameter of a step with a derivative of its own. The traced derivative shows what it is."""
 _OF_JAX = str(Path(jax.__file__).parent)
-_OF_FASTER = str(Path(__file__).with_name("faster.py"))
+_OF_PACKAGE = str(Path(__file__).parents[1])
 _MADE_FROM_OTHERS = str(Path(_OF_JAX, "_src", "custom_derivatives.py"))
 
 
@@ -192,7 +193,7 @@ def _rules(program: Jaxpr) -> Iterator[object]:
         if step.effects or "callback" in step.primitive.name or step.primitive.name.startswith("custom_vjp"):
             raise Unkept(f"{step.primitive.name} calls Python")
         for name, value in step.params.items():
-            if name == _RULE:
+            if name == RULE:
                 yield value
                 continue
             for inner in _programs_in(value):
@@ -200,15 +201,28 @@ def _rules(program: Jaxpr) -> Iterator[object]:
 
 
 def _known_rule(rule: object) -> str | None:
-    """Name of a derivative that JAX has for a function of its own, or `model/faster.py`; None for others'.
+    """Name of a derivative that JAX or this package has for a function of its own; None for others'.
 
-    The version of JAX and the files of this package say what these are. Tracing them takes long. The name and the file
-    are those that JAX reports, so a function that claims to be one of JAX's, by `functools.wraps`, is believed.
+    The version of JAX and the files of this package say what these are, and the program itself has all that they use.
+    Tracing them takes long. The name and the file are those that JAX reports, so a function that claims to be one of
+    JAX's, by `functools.wraps`, is believed.
     """
+    name, file, line = _source(rule)
+    known = is_of_jax(rule) or file.startswith(_OF_PACKAGE)
+    return f"{name} at {Path(file).name}:{line}" if known else None
+
+
+def is_of_jax(rule: object) -> bool:
+    """Whether a derivative is one that JAX has for a function of its own."""
+    file = _source(rule)[1]
+    return file.startswith(_OF_JAX) and file != _MADE_FROM_OTHERS
+
+
+def _source(rule: object) -> tuple[str, str, str]:
+    """The name, the file and the line of a derivative."""
     name, _, where = str(getattr(getattr(rule, "debug_info", None), "func_src_info", "")).partition(" at ")
-    file = where.rpartition(":")[0]
-    of_jax = file.startswith(_OF_JAX) and file != _MADE_FROM_OTHERS
-    return name if of_jax or file == _OF_FASTER else None
+    file, _, line = where.rpartition(":")
+    return name, file, line
 
 
 def _programs_in(value: object) -> list[Jaxpr]:

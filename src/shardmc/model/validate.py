@@ -190,7 +190,10 @@ def _check_values(model: Model, samples: TwoSamples) -> None:
 def _check_start(
     model: Model, samples: TwoSamples, prior: np.ndarray, gradient: np.ndarray, values: np.ndarray
 ) -> None:
-    advice = "Give another starting point (initial=), or look for log(0), 0/0 and overflow in the function"
+    advice = (
+        "Look for log(0), 0/0 and overflow in the function, or give a shardmc.Model another starting point "
+        "(initial=)"
+    )
     bad = ~np.isfinite(values)
     if bad.any():
         what = "NaN" if np.isnan(values[bad]).all() else "not finite"

@@ -137,7 +137,7 @@ def append(
         # The bar is `keep` times the largest share of all rows; the shares here are those of the new rows.
         keep=None if keep is None or count == 1 else keep / factor,
         certify=certified if old_blocks is not None else None,
-        shuffled=True,
+        shuffled=None,  # rows are random within old and new ones, not between them
         options=frozenset({"shards", "keep"}),
     )
     stages = (
@@ -251,8 +251,8 @@ def locate_with_earlier(model: Model, earlier: Mode, old: Blocks | None, new: Bl
     The old rows are first taken by their quadratic. Where they can be read, Newton steps over all rows follow.
     """
     mode = locate(Conditioned(model, likelihood_at_mode(model, earlier)), new, engine)
-    if old is None:
-        return mode
+    if old is None:  # the new shards' own terms have another prior
+        return replace(mode, shard_terms=None, shard_starts=None)
     passes = mode.passes * new.num_rows / (old.num_rows + new.num_rows)
     for _ in range(_STEPS):
         frame = Frame.at(mode.theta, mode.curvature)

@@ -121,7 +121,7 @@ class CheckDraws(Stage):
         background: dict[str, Future[Outcome]] = {}
         counted = replace(job, engine=_Counted(job.engine, log))
         evidence = self._evidence(
-            counted, state, lambda: np.nansum(background["chains"].result().per_shard["ess"], axis=0)
+            counted, state, lambda: _effective_draws(state, background["chains"].result().per_shard["ess"])
         )
         applicable = [check for check in CHECKS if check.applies(evidence)]
         threads = Threads(1, "shardmc-check")
@@ -175,6 +175,17 @@ class CheckDraws(Stage):
             options=job.options,
             shuffled=job.shuffled,
         )
+
+
+def _effective_draws(state: State, ess: np.ndarray) -> np.ndarray:
+    """The effective number of the combined draws, (dim,), given that of every shard's chains, (shard, dim).
+
+    If every combined draw is made of draws of all shards, the combined draws are worth as much each as those are.
+    """
+    combined = known(state.combined)
+    drawn = sum(chains.theta[..., 0].size for chains in known(state.sampled).chains)
+    part = 1.0 if combined.shard is not None else min(1.0, len(combined.theta) / max(drawn, 1))
+    return np.nansum(ess, axis=0) * part
 
 
 def _passes(score: Score, num_gradients: int) -> float:

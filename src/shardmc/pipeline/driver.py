@@ -108,8 +108,9 @@ R = TypeVar("R")
 
 
 _SAVE_MEMORY = (
-    "Take more shards (shards=), fewer draws (draws=) or precision='single'. A smaller memory= reads files shard by "
-    "shard. Finished shards of a run folder are kept."
+    "Take more shards, fewer draws or single precision, where the call has these options (shards=, draws=, "
+    "precision=). To read files shard by shard, give shardmc.data.as_source a smaller limit (memory=, or --memory). "
+    "Finished shards of a run folder are kept."
 )
 
 

@@ -143,8 +143,8 @@ def fit(
         Whether to certify the result. That evaluates a part of the rows, or all if need be, at 100 draws, or at up to
         1,000 in hard cases.
     certify
-        Effort and bounds of the certificate, `shardmc.Certify(draws=100, max_draws=1000, mean=0.1, sd=0.1)`.
-        False turns it off, like `check=False`.
+        Effort and bounds of the certificate, `shardmc.Certify(draws=100, max_draws=1000, rows="auto", mean=0.1,
+        sd=0.1)`. False turns it off, like `check=False`.
     polish
         Whether to correct the draws for the errors of mean and covariance that the certificate measured, and to
         certify them again at other draws. `posterior.polished` says what was done.
@@ -344,7 +344,7 @@ def check_options(draws: int, seed: int, keep: float | None, check: bool, polish
     checked_seed(seed)
     check_keep(keep)
     if polish and not check:
-        raise OptionError("polish=True needs the certificate: leave check and certify at True.")
+        raise OptionError("polish=True needs the certificate: leave out check=False and certify=False.")
 
 
 def check_keep(keep: float | None) -> None:

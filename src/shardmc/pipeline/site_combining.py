@@ -77,7 +77,8 @@ def combine_sites(
     model
         A `shardmc.Model`. It is needed only for parameters whose support has no name, and for derived quantities.
     combiner
-        A combiner of rescaled draws: "recenter", "swiss", "mposterior", "wasserstein" or "pie".
+        A combiner of rescaled draws: "recenter", "algorithm-1", "swiss", "mposterior", "wasserstein", "pie",
+        "empirical-wasserstein" or "laplace".
     seed
         For combiners that draw random numbers.
     other_models

@@ -226,7 +226,7 @@ def _failures(sampled: Sampled) -> list[str]:
     if not failed:
         return []
     return [
-        f"{len(failed)} of {count} shards failed and are missing from the result "
+        f"{len(failed)} of {count} shards failed and {'is' if len(failed) == 1 else 'are'} missing from the result "
         f"(shard {failed[0]}: {sampled.chains[failed[0]].failure})"
     ]
 

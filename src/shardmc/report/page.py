@@ -151,12 +151,16 @@ def agreement_picture(posterior: Posterior) -> Picture | None:
         return None
     beyond, missing = outlying(posterior), int((~np.isfinite(q)).sum())
     said = (
-        f"{len(beyond)} of {len(q):,} shards disagree: {', '.join(map(str, beyond[:6]))}"
-        f"{', …' if len(beyond) > 6 else ''}."
+        f"{len(beyond)} of {len(q):,} shards {'disagrees' if len(beyond) == 1 else 'disagree'}: "
+        f"{', '.join(map(str, beyond[:6]))}{', …' if len(beyond) > 6 else ''}."
         if len(beyond)
         else "No shard stands out."
     )
-    without = f" {missing} shards have no mode and are left out." if missing else ""
+    without = (
+        f" {missing} shard{' has no mode and is' if missing == 1 else 's have no mode and are'} left out."
+        if missing
+        else ""
+    )
     caption = (
         "Distance of each shard's mode from the mode of all rows, against its expected value if all rows follow one "
         f"model (line, with a 95 % band). {said}{without} A diamond marks a shard that the check reports. If all rows "

@@ -74,7 +74,7 @@ class Independence(Sampler):
         _, (chosen, accepted) = lax.scan(step, start, proposed, unroll=unroll)
         kept = slice(count - num_draws, None)
         # Of all proposals except the first: with a single draw it would be 0 or 1.
-        acceptance = jnp.mean(accepted[1:].astype(float))
+        acceptance = jnp.mean((accepted & (log_weights > -jnp.inf))[1:].astype(float))
         return Chains(proposals[chosen[kept]][None], acceptance, jnp.int32(0), jnp.int32(count))
 
 

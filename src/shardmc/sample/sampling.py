@@ -162,8 +162,9 @@ def _notes(low: Mapping[int, float], chains: Sequence[ShardChains]) -> tuple[str
         name: [i for i in low if chains[i].sampler == name] for name in {chains[i].sampler for i in low}
     }
     return tuple(
-        f"{len(shards[name])} of {len(chains)} shards were sampled with {name}: the independence sampler accepted "
-        f"as few as {min(low[i] for i in shards[name]):.0%} of its proposals there."
+        f"{len(shards[name])} of {len(chains)} shards {'was' if len(shards[name]) == 1 else 'were'} sampled with "
+        f"{name}: the independence sampler accepted as few as "
+        f"{min(low[i] for i in shards[name]):.0%} of its proposals there."
         for name in sorted(shards)
     )
 

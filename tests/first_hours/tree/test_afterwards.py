@@ -55,7 +55,7 @@ def test_predictions_keep_the_index_and_go_to_files(table, posterior, tmp_path):
         assert list(posterior.predict(new, kind).index) == list("abcde")
     assert posterior.predict(new, "draws").shape == (200, 5)
     new.loc["b", "age"] = np.nan
-    with pytest.warns(UserWarning, match="1 of 5 rows have missing values in 'age'"):
+    with pytest.warns(UserWarning, match="1 of 5 rows has missing values in 'age'"):
         assert posterior.predict(new).isna().any(axis=1).tolist() == [False, True, False, False, False]
     for suffix, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
         count = posterior.predict_file(new, tmp_path / f"out.{suffix}", key="name")

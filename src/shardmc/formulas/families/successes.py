@@ -14,7 +14,7 @@ from jax import lax
 from jax.scipy.special import log_ndtr
 from scipy import special
 
-from shardmc.errors import DataError, unknown
+from shardmc.errors import DataError, counted, unknown
 from shardmc.formulas.families.family import (
     Auxiliary,
     AuxiliaryDraws,
@@ -299,7 +299,8 @@ class Binomial(_Successes):
         response.refuse_fractions(self.name, "give the number of successes, not their share")
         if response.above_trials:
             raise DataError(
-                f"The response {response.name!r} exceeds the number of trials in {response.above_trials} rows; "
+                f"The response {response.name!r} exceeds the number of trials in "
+                f"{counted(response.above_trials, 'row')}; "
                 "it must count the successes among them."
             )
         if response.mean == 0 or response.mean * response.moments.count == response.trials:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from shardmc.model.precision import double_precision
-from shardmc.seeds import Purpose, normals, shard_keys
+from shardmc.seeds import Purpose, generator, normals, shard_keys
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -30,3 +30,12 @@ def test_another_generator_of_jax_is_used_if_it_is_the_default():
         key = jax.random.fold_in(jax.random.key(1), Purpose.SAMPLE)
         expected = jax.random.key_data(jax.random.fold_in(key, 1))
         np.testing.assert_array_equal(shard_keys(1, Purpose.SAMPLE, 2)[1], expected)
+
+
+def test_no_two_uses_share_random_numbers():
+    """NumPy pads entropy with zeros, so that [0, 14] and [0, 14, 0, 0] would be the same."""
+    uses = [(), (0,), (0, 0), (1,), (1, 0), (0, 1)]
+    first = {generator(0, purpose, *more).random() for purpose in Purpose for more in uses}
+    assert len(first) == len(Purpose) * len(uses)
+    padded = [np.random.default_rng([0, Purpose.EFFECTS, *more]).random() for more in ((), (0, 0))]
+    assert padded[0] == padded[1]  # what happens without the number of numbers

@@ -32,6 +32,8 @@ class Purpose(IntEnum):
     PROPAGATE = 13
     EFFECTS = 14
     LEAVE_ONE_OUT = 15
+    NEW_EFFECTS = 16
+    SIMULATE = 17
 
 
 def checked_seed(seed: object) -> int:
@@ -46,13 +48,14 @@ def checked_seed(seed: object) -> int:
     return int(seed)
 
 
-def generator(seed: int, purpose: Purpose) -> np.random.Generator:
-    """Random numbers for one purpose.
+def generator(seed: int, purpose: Purpose, *more: int) -> np.random.Generator:
+    """Random numbers for one purpose, and for numbers that tell its uses apart, such as a group's number.
 
     >>> generator(0, Purpose.COMBINE).random() == generator(0, Purpose.CERTIFY).random()
     False
     """
-    return np.random.default_rng([seed, purpose])
+    # How many numbers follow is one of them, because NumPy takes [seed, purpose] and [seed, purpose, 0] as the same.
+    return np.random.default_rng([seed, purpose, *((len(more), *more) if more else ())])
 
 
 def shard_keys(seed: int, purpose: Purpose, count: int) -> np.ndarray:

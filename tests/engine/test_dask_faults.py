@@ -94,24 +94,6 @@ def test_a_shard_that_kills_every_worker_is_named(client, processes, blocks, mon
         processes()
 
 
-def test_a_shard_that_fails_is_named_and_the_others_go_on_also_in_its_group(client, blocks):
-    def picky(rows, weights, shard, shared):
-        def check(number):
-            if number == 5:
-                raise MemoryError("no room")
-            return np.float32(number)
-
-        return jax.pure_callback(check, jax.ShapeDtypeStruct((), np.float32), shard)
-
-    numbers, failed = np.arange(NUM_SHARDS, dtype=np.int32), {}
-    results = Dask(client, batch=2).map(picky, blocks, numbers, None, on_failure=failed.__setitem__)
-    assert {shard: float(value) for shard, value in results} == {
-        shard: float(shard) for shard in range(NUM_SHARDS) if shard != 5
-    }
-    assert set(failed) == {5}
-    assert all("no room" in reason for reason in failed.values())
-
-
 def test_rows_that_a_worker_cannot_read_are_said_in_a_sentence(client, tmp_path):
     pq.write_table(pa.table({"x": np.ones(40, np.float32)}), tmp_path / "rows.parquet")
     blocks = as_source(tmp_path / "rows.parquet", memory=0, scratch=tmp_path).split(Partition(4), 0)

@@ -122,6 +122,26 @@ def test_an_error_of_the_program_reaches_the_caller(engine, blocks):
         list(engine.map(program, blocks, None, None))
 
 
+def test_a_shard_that_fails_is_named_and_the_others_go_on_also_in_its_group(engine, blocks):
+    def picky(rows, weights, shard, shared):
+        def check(number):
+            if number == 5:
+                raise ArithmeticError("no such number")
+            return np.float32(number)
+
+        return jax.pure_callback(check, jax.ShapeDtypeStruct((), np.float32), shard)
+
+    numbers, failed = np.arange(len(SIZES), dtype=np.int32), {}
+    results = dict(engine.map(picky, blocks, numbers, None, on_failure=failed.__setitem__))
+    assert {s: float(value) for s, value in results.items()} == {
+        s: float(s) for s in range(len(SIZES)) if s != 5
+    }
+    assert list(failed) == [5]
+    assert "no such number" in failed[5]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no such number"):
+        list(engine.map(picky, blocks, numbers, None))
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("batch", [0, -1, 2.5])
 def test_a_batch_that_is_no_number_of_shards_is_refused(client, batch):

@@ -110,13 +110,68 @@ def test_the_mode_moves_with_the_parameters_to_first_order() -> None:
         data = grouped(5)
         program = jax.jit(lambda theta: GroupModes(MODEL, LOCAL)(data, jnp.ones(2), None, theta))
 
-        def mode_at(tau: float) -> tuple[np.ndarray, np.ndarray]:
-            centers = jax.tree.map(np.asarray, program(np.log([tau]))[0])
-            return centers["center"] + centers["slope"] @ np.array([tau]), centers["slope"]
+        def middle_at(tau: float, centers: Any) -> np.ndarray:
+            params = {"tau": jnp.asarray(tau)}
+            return np.asarray(LOCAL.middle(params, replace(data, effects=centers))[0])
 
-        step = 1e-4
-        ahead, here = mode_at(0.8 + step)[0], mode_at(0.8 - step)[0]
-        np.testing.assert_allclose(mode_at(0.8)[1][:, :, 0], (ahead - here) / (2 * step), rtol=1e-3)
+        step, centers = 1e-4, program(jnp.log(jnp.array([0.8])))[0]
+        exact = [
+            middle_at(tau, program(jnp.log(jnp.array([tau])))[0]) for tau in (0.8 - step, 0.8, 0.8 + step)
+        ]
+        followed = [middle_at(tau, centers) for tau in (0.8 - step, 0.8, 0.8 + step)]
+        np.testing.assert_allclose(followed[1], exact[1], atol=1e-9)
+        np.testing.assert_allclose(followed[2] - followed[0], exact[2] - exact[0], rtol=1e-3)
+
+
+def test_nodes_follow_a_group_of_many_rows_however_far_the_sd_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its effect hardly moves, so in units of the sd it moves far. Nodes that moved linearly would miss it."""
+    with double_precision():
+        local = LocalEffects(
+            lambda params, rows, effects, weights, counted: jnp.sum(
+                weights * (rows["y"] * effects[:, :1] - rows["eta"] * jnp.exp(effects[:, :1])), axis=1
+            ),
+            LOCAL.factor,
+            1,
+        )
+        counts, exposures = np.array([4_000.0, 3_000.0]), np.array([3_300.0, 3_300.0])
+        rows: Any = {"eta": exposures[:, None], "y": counts[:, None]}
+        blank = jax.tree.map(lambda a: np.asarray(a, float), blank_centers(2, 1, 1))
+        data: GroupedRows = jax.tree.map(
+            jnp.asarray,
+            GroupedRows(rows, np.ones((2, 1)), np.arange(2), blank, product_rule(3, 1), True, True),  # type: ignore[arg-type]
+        )
+        model, start = Model(Marginal(local), None, {"tau": "positive"}), 0.15
+        centers, _ = GroupModes(model, local)(data, jnp.ones(2), None, jnp.log(jnp.array([start])))
+        data = replace(data, effects=centers)
+
+        def errors() -> np.ndarray:
+            taus = np.array([0.05, 0.08, 0.3, 0.5])
+            found = [np.asarray(Marginal(local)({"tau": jnp.asarray(tau)}, data)) for tau in taus]
+            u = np.linspace(-1, 1, 200_001)
+            right = [
+                np.log(
+                    np.sum(
+                        np.exp(y * u - e * np.exp(u) - y * np.log(y / e) + y) * stats.norm.pdf(u, scale=tau)
+                    )
+                )
+                + np.log(u[1] - u[0])
+                + y * np.log(y / e)
+                - y
+                for tau in taus
+                for y, e in zip(counts, exposures, strict=True)
+            ]
+            return np.abs(np.ravel(found) - right)
+
+        assert errors().max() < 0.01
+
+        at = [jnp.asarray(tau) for tau in (start, start + 1e-5)]
+        (here, root), (ahead, _) = (local.middle({"tau": tau}, data) for tau in at)
+
+        def linear(self: LocalEffects, params: Any, data: GroupedRows) -> tuple[jax.Array, jax.Array]:
+            return here + (ahead - here) / 1e-5 * (params["tau"] - start), root
+
+        monkeypatch.setattr(LocalEffects, "middle", linear)
+        assert errors().max() > 0.5
 
 
 def test_small_matrices() -> None:

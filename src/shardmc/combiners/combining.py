@@ -22,7 +22,7 @@ from shardmc.errors import OptionError, RunError, unknown
 from shardmc.guards.files import write_netcdf
 from shardmc.guards.limits import memory_explained
 from shardmc.names import axis_names, shown, stored, stored_axis
-from shardmc.seeds import checked_seed
+from shardmc.seeds import Purpose, checked_seed, generator
 from shardmc.types import Combiner, Located, ShardDraws
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def combine(
     values, layout = read_shards(draws, names)
     share = None if shares is None else np.asarray(shares, dtype=np.float64)
     shards = ShardDraws.of(values, share, chosen.scaling)
-    combined = chosen(shards, located, np.random.default_rng(checked_seed(seed)))
+    combined = chosen(shards, located, generator(checked_seed(seed), Purpose.COMBINE))
     label = combiner if isinstance(combiner, str) else type(combiner).__name__
     notes = (*far_shards(shards), *combined.notes)
     return CombinedDraws(combined.values, layout, combined.shard, notes, label)

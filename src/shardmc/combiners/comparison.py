@@ -13,7 +13,7 @@ from shardmc.combiners.combining import COMBINERS, named_combiner
 from shardmc.combiners.distance import Distribution, Side, distances, noise_floor
 from shardmc.combiners.read import GivenDraws, GivenShards, Layout, read_draws, read_shards
 from shardmc.errors import OptionError, ShardmcError, unknown
-from shardmc.seeds import checked_seed
+from shardmc.seeds import Purpose, checked_seed, generator
 from shardmc.types import Combiner, Located, Scaling, ShardDraws
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def compare(
     for label, method in _chosen(combiners, shards, located).items():
         try:
             begin = perf_counter()
-            combined = method(shards[method.scaling], located, np.random.default_rng(seed))
+            combined = method(shards[method.scaling], located, generator(seed, Purpose.COMBINE))
             results[label] = MethodResult(
                 combined.values, {"seconds": perf_counter() - begin}, combined.notes
             )

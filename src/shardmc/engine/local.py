@@ -18,6 +18,7 @@ from jax import lax
 from shardmc.data.batch import Batch, Blocks, padded
 from shardmc.engine.engine import Engine, Program, ProgramCall, T, by_shard
 from shardmc.errors import OptionError
+from shardmc.guards.limits import needed_memory
 from shardmc.model import Density
 from shardmc.model.precision import Precision
 from shardmc.model.shared import joined, with_shared
@@ -155,20 +156,36 @@ class Local(Engine):
         workers, size, width = self._sizes(program, blocks)
         precision = Precision.here()  # a setting of this thread; the threads of the pool do not have it
 
-        def call(names: Sequence[int], batch: Batch) -> tuple[Sequence[int], T]:
+        def call(names: Sequence[int], batch: Batch) -> T:
             with precision.applied():
                 mine = _of_batch(per_shard, names, batch)
-                return names, jax.device_get(run_batch(program, width, batch, mine, shared, len(names)))
+                return jax.device_get(run_batch(program, width, batch, mine, shared, len(names)))
+
+        def results(names: Sequence[int], get: Callable[[], T]) -> Iterator[tuple[int, T]]:
+            try:
+                stacked = get()
+            except jax.errors.JaxRuntimeError as error:
+                if on_failure is None or needed_memory(error) is not None:
+                    raise
+                if len(names) == 1:
+                    on_failure(names[0], str(error).strip().splitlines()[-1])
+                    return
+                # One by one, so that only those fail that must.
+                for alone in names:
+                    for one, batch in blocks.batches([alone], size):
+                        yield from results(one, partial(call, one, batch))
+                return
+            yield from by_shard(names, stacked, on_done)
 
         threads = Threads(workers, "shardmc")
-        pending: deque[Future[tuple[Sequence[int], T]]] = deque()
+        pending: deque[tuple[Sequence[int], Callable[[], T]]] = deque()
         try:
             for names, batch in blocks.batches(wanted, size):
-                pending.append(threads.submit(partial(call, names, batch)))
+                pending.append((names, threads.submit(partial(call, names, batch)).result))
                 if len(pending) > workers:
-                    yield from by_shard(*pending.popleft().result(), on_done)
+                    yield from results(*pending.popleft())
             while pending:
-                yield from by_shard(*pending.popleft().result(), on_done)
+                yield from results(*pending.popleft())
         finally:
             # Do not wait, so that an interruption takes effect at once. Finished results have been yielded.
             threads.close()

@@ -218,7 +218,7 @@ class GroupPart:
             found[:, ~new] = self._known(numbers[~new])
         for k in np.flatnonzero(new):
             # The same new group has the same effect in every piece of the rows.
-            rng = np.random.default_rng([self.seed, Purpose.EFFECTS, 1, *names[k].encode()])
+            rng = generator(self.seed, Purpose.NEW_EFFECTS, *names[k].encode())
             found[:, k] = np.einsum("dij,dj->di", self.roots, rng.normal(size=self.roots.shape[:2]))
         return np.einsum("drq,rq->dr", found[:, inverse], columns)
 
@@ -235,6 +235,6 @@ class GroupPart:
         assert self.moments is not None
         parts = []
         for number in numbers:  # a group's draws do not depend on which other rows are predicted
-            rng = np.random.default_rng([self.seed, Purpose.EFFECTS, 0, int(number)])
+            rng = generator(self.seed, Purpose.EFFECTS, int(number))
             parts.append(self.moments.draw(self.theta, [number], rng))
         return np.concatenate(parts, axis=1)

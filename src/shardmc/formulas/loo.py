@@ -283,7 +283,7 @@ def with_rows_of_formula(
     observed = {name: values}
     simulated = None
     if design.roles.censored is None:
-        rng = generator(checked_seed(seed), Purpose.PREDICTIVE_CHECK)
+        rng = generator(checked_seed(seed), Purpose.SIMULATE)
         totals = values.sum(axis=1) if design.family.takes_counts else None
         simulated = {name: predictor.simulated(chunk, len(table), rng, totals)}
     if design.factors or posterior.adjusted is not None:

@@ -1,8 +1,8 @@
-"""Where the effects of each group lie, given the parameters: mode, curvature, change with the parameters, moments."""
+"""Where the effects of each group lie, given the parameters: a normal likelihood of them at their mode, moments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -13,17 +13,18 @@ from jax import lax
 
 from shardmc.data.grouped import GroupedBlocks, GroupedRows
 from shardmc.engine import Engine
-from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, flat
+from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, flat, newton
 from shardmc.mixed.matched import GroupSites, LinearEffects
-from shardmc.mixed.rows import cholesky, inverse_lower
 from shardmc.model import Model
-from shardmc.types import Params, Tree
+from shardmc.types import Tree
 
 Centers: TypeAlias = Mapping[str, jax.Array | np.ndarray]
-"""What is known of each group: center (group, size), slope (group, size, parameter), root (group, size, size)."""
+"""What is known of each group's log-likelihood, about b^T u - u^T P u / 2 near the mode of its effects u.
+
+precision P (group, size, size), and b = linear + slope @ params: linear (group, size), slope (group, size, parameter).
+"""
 
 _MOST_STEPS = 60
-_FLATTEST = 0.2
 _CLOSE = 1e-3
 """A group's mode is found when the next step is shorter than this, in standard deviations of its effects."""
 
@@ -31,54 +32,48 @@ _CLOSE = 1e-3
 def blank_centers(num_groups: int, size: int, num_params: int) -> Centers:
     """Before anything is known: the distribution of the effects."""
     return {
-        "center": np.zeros((num_groups, size), np.float32),
+        "linear": np.zeros((num_groups, size), np.float32),
         "slope": np.zeros((num_groups, size, num_params), np.float32),
-        "root": np.broadcast_to(np.eye(size, dtype=np.float32), (num_groups, size, size)),
+        "precision": np.zeros((num_groups, size, size), np.float32),
     }
 
 
 def _expanded(
-    local: LocalEffects, params: Params, data: GroupedRows, v: jax.Array
+    function: Callable[[jax.Array], jax.Array], at: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Value (group,), gradient (group, size) and curvature (group, size, size) of the log density of v."""
+    """Value (group,), gradient (group, size) and curvature (group, size, size) of a function of groups' effects."""
 
-    def total(v: jax.Array) -> tuple[jax.Array, jax.Array]:
-        values = local.log_densities(params, data, v) - 0.5 * jnp.sum(v**2, axis=1)
+    def total(at: jax.Array) -> tuple[jax.Array, jax.Array]:
+        values = function(at)
         return jnp.sum(values), values
 
-    def slope(v: jax.Array) -> tuple[jax.Array, jax.Array]:
-        gradient, values = jax.grad(total, has_aux=True)(v)
+    def slope(at: jax.Array) -> tuple[jax.Array, jax.Array]:
+        gradient, values = jax.grad(total, has_aux=True)(at)
         return gradient, values
 
-    gradient, values = slope(v)
+    gradient, values = slope(at)
     bends = [
-        jax.jvp(lambda v: slope(v)[0], (v,), (jnp.zeros_like(v).at[:, k].set(1.0),))[1]
-        for k in range(local.size)
+        jax.jvp(lambda at: slope(at)[0], (at,), (jnp.zeros_like(at).at[:, k].set(1.0),))[1]
+        for k in range(at.shape[1])
     ]
     return values, gradient, -jnp.stack(bends, axis=2)
 
 
-def _newton(curvature: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Newton steps (group, size), and R with R R^T the inverse of the curvature (group, size, size).
-
-    The curvature is never taken as flatter than a fifth of that of the effects' distribution.
-    """
-    back = jnp.swapaxes(inverse_lower(cholesky(curvature, _FLATTEST)), 1, 2)
-    return jnp.einsum("gij,gkj,gk->gi", back, back, gradient), back
-
-
 @dataclass(frozen=True)
 class GroupModes:
-    """Program: the mode of the effects of each group at given parameters, by damped Newton steps, and its change."""
+    """Program: the likelihood of each group near the mode of its effects, which is found by damped Newton steps."""
 
     model: Model
     local: LocalEffects
 
     def __call__(self, data: GroupedRows, weights: jax.Array, shard: None, theta: jax.Array) -> Tree:
         params = self.model.constrain(theta)
-        here = data.effects["center"] + data.effects["slope"] @ flat(params)
+        here, _ = self.local.middle(params, data)
         # A group far from its last mode starts from the middle of the distribution.
         start = jnp.where(jnp.all(jnp.abs(here) < 8.0, axis=1, keepdims=True), here, 0.0)
+
+        def log_density(v: jax.Array) -> jax.Array:
+            return self.local.log_densities(params, data, v) - 0.5 * jnp.sum(v**2, axis=1)
 
         def searching(state: Tree) -> jax.Array:
             count, _, _, _, moved = state
@@ -86,11 +81,11 @@ class GroupModes:
 
         def advance(state: Tree) -> Tree:
             count, v, length, best, _ = state
-            values, gradient, curvature = _expanded(self.local, params, data, v)
+            values, gradient, curvature = _expanded(log_density, v)
             del best
-            step, _ = _newton(curvature, gradient)
+            step, _ = newton(curvature, gradient)
             trial = v + length[:, None] * step
-            there = self.local.log_densities(params, data, trial) - 0.5 * jnp.sum(trial**2, axis=1)
+            there = log_density(trial)
             size = jnp.max(jnp.abs(step), axis=1)
             rises = (there >= values - 1e-5 * (1 + jnp.abs(values))) & jnp.isfinite(there)
             moved = jnp.where(size < _CLOSE, 0.0, size)
@@ -101,24 +96,20 @@ class GroupModes:
         count = start.shape[0]
         begin = (0, start, jnp.ones(count), jnp.zeros(count), jnp.full(count, jnp.inf))
         steps, v, *_ = lax.while_loop(searching, advance, begin)
-        _, gradient, curvature = _expanded(self.local, params, data, v)
-        step, back = _newton(curvature, gradient)
-        v = v + jnp.clip(step, -0.1, 0.1)
+        _, gradient, curvature = _expanded(log_density, v)
+        v = v + jnp.clip(newton(curvature, gradient)[0], -0.1, 0.1)
+        u = v @ self.local.factor(params).T
+        _, gradient, precision = _expanded(lambda u: self.local.log_likelihoods(params, data, u), u)
 
         def slope_of(vector: jax.Array) -> jax.Array:
             moved = self.model.constrain(vector)
+            return jax.grad(lambda u: jnp.sum(self.local.log_likelihoods(moved, data, u)))(u)
 
-            def total(v: jax.Array) -> jax.Array:
-                return jnp.sum(self.local.log_densities(moved, data, v))
-
-            return jax.grad(total)(v)
-
-        # v(theta): the gradient stays 0, so dv = H^-1 d(gradient)/d(params).
         by_theta = jax.jacfwd(slope_of)(theta)  # (group, size, dim)
         natural = jax.jacfwd(lambda t: flat(self.model.constrain(t)))(theta)  # (param, dim)
-        slope = jnp.einsum("gij,gkj,gkd->gid", back, back, by_theta) @ jnp.linalg.pinv(natural)
-        center = v - slope @ flat(params)
-        return {"center": center, "slope": slope, "root": back}, steps
+        slope = by_theta @ jnp.linalg.pinv(natural)
+        linear = gradient + jnp.einsum("gij,gj->gi", precision, u) - slope @ flat(params)
+        return {"linear": linear, "slope": slope, "precision": precision}, steps
 
 
 def center_groups(

@@ -4,8 +4,14 @@ With u = L v, v ~ N(0, I) and L L^T the covariance of the effects, the likelihoo
 
     L_g = integral p(y_g | L v) N(v; 0, I) dv ~ |R_g| sum_k w_k p(y_g | L z_k) exp(|zeta_k|^2 / 2 - |z_k|^2 / 2),
 
-with nodes z_k = v_g + R_g zeta_k around the group's own mode v_g, scaled by its curvature R_g R_g^T = H_g^-1. The mode
-moves with the parameters: v_g(theta) is linear around the point at which it was found. So a sampler computes no mode.
+with nodes z_k = v_g + R_g zeta_k around the group's own mode v_g, scaled by its curvature R_g R_g^T = H_g^-1. Both
+follow the parameters. Near the mode a group's log-likelihood is about b^T u - u^T P u / 2, where b moves linearly with
+the parameters. If it were just that,
+
+    H_g = I + L^T P L,    v_g = H_g^-1 L^T b.
+
+So a sampler computes no mode, and L may change by any factor: a group with many rows keeps its mode u = L v, and with
+few rows the mode shrinks with L.
 
 With l and l' the log-likelihoods of a group by a rule with few and by one with many nodes, a sampler uses
 
@@ -31,7 +37,7 @@ from jax.flatten_util import ravel_pytree
 
 from shardmc.data.grouped import GroupedBlocks, GroupedRows
 from shardmc.engine import Engine
-from shardmc.mixed.rows import ByRows, log_diagonal, log_sum
+from shardmc.mixed.rows import ByRows, cholesky, inverse_lower, log_diagonal, log_sum
 from shardmc.model import Model
 from shardmc.model.effects import GroupEffects
 from shardmc.types import Params, Rows, Tree
@@ -69,8 +75,43 @@ class LocalEffects:
 
     def log_densities(self, params: Params, data: GroupedRows, v: jax.Array) -> jax.Array:
         """log p(y_g | L v_g) of every group, (group,), at standardised effects v (group, size)."""
-        effects = data.per_stretch(v @ self.factor(params).T)
+        return self.log_likelihoods(params, data, v @ self.factor(params).T)
+
+    def log_likelihoods(self, params: Params, data: GroupedRows, u: jax.Array) -> jax.Array:
+        """log p(y_g | u_g) of every group, (group,), at effects u (group, size)."""
+        effects = data.per_stretch(u)
         return data.per_group(self.log_likelihood(params, data.rows, effects, data.weights, data.counted))
+
+    def middle(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array]:
+        """The modes v_g (group, size) and roots R_g (group, size, size) that normal likelihoods would have."""
+        root, size = self.factor(params), self.size
+        slope, precision = data.effects["slope"], data.effects["precision"]
+        # One matrix product for all groups: many small ones are slow.
+        linear = data.effects["linear"] + (slope.reshape(-1, slope.shape[2]) @ flat(params)).reshape(-1, size)
+        half = [
+            [sum(root[k, i] * precision[:, k, j] for k in range(size)) for j in range(size)]
+            for i in range(size)
+        ]
+        curvature = [
+            [sum(half[i][k] * root[k, j] for k in range(size)) for j in range(size)] for i in range(size)
+        ]
+        matrices = jnp.stack([jnp.stack(row, axis=1) for row in curvature], axis=1)
+        return newton(matrices + jnp.eye(size, dtype=root.dtype), linear @ root)
+
+
+_FLATTEST = 0.2
+
+
+def newton(curvature: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Newton steps (group, size), and R with R R^T the inverse of the curvature (group, size, size).
+
+    The curvature is never taken as flatter than a fifth of that of the effects' distribution.
+    """
+    size = gradient.shape[1]
+    inverse = inverse_lower(cholesky(curvature, _FLATTEST))
+    inner = [sum(inverse[:, i, j] * gradient[:, j] for j in range(i + 1)) for i in range(size)]
+    step = [sum(inverse[:, j, i] * inner[j] for j in range(i, size)) for i in range(size)]
+    return jnp.stack(step, axis=1), jnp.swapaxes(inverse, 1, 2)
 
 
 def product_rule(number: int, size: int) -> np.ndarray:
@@ -123,27 +164,30 @@ class Marginal:
     local: LocalEffects
 
     def __call__(self, params: Params, data: GroupedRows) -> jax.Array:
-        found = log_diagonal(data.effects["root"]) + self._log_sum(params, data)
+        middle = self.local.middle(params, data)
+        found = log_diagonal(middle[1]) + self._log_sum(params, data, middle)
         if "tilt" not in data.effects:
             return found
         return found + data.effects["tilt"] @ flat(params) + data.effects["level"]
 
-    def _log_sum(self, params: Params, data: GroupedRows) -> jax.Array:
+    def _log_sum(self, params: Params, data: GroupedRows, middle: tuple[jax.Array, jax.Array]) -> jax.Array:
         """The logarithm of the sum over nodes, (group,)."""
         by_rows = self.local.by_rows
         if by_rows is None:
-            values, _ = self.at_nodes(params, data)
+            values, _ = self.at_nodes(params, data, middle)
             return jax.nn.logsumexp(values, axis=1)
-        z, logs = self._nodes(params, data)
+        z, logs = self._nodes(data, middle)
         root, size = self.local.factor(params), self.local.size
         effects = jnp.stack([sum(root[i, j] * z[:, j] for j in range(size)) for i in range(size)], axis=1)
         if not data.joined:
             effects = jnp.moveaxis(data.per_stretch(jnp.moveaxis(effects, 2, 0)), 0, 2)
         return log_sum(by_rows, data, by_rows.predictor(params, data.rows), effects, logs)
 
-    def at_nodes(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array]:
+    def at_nodes(
+        self, params: Params, data: GroupedRows, middle: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
         """Log terms of the sum over nodes (group, node), and the nodes (group, node, size)."""
-        z, logs = self._nodes(params, data)
+        z, logs = self._nodes(data, middle)
         by_group = jnp.moveaxis(z, 2, 0)
 
         def at(node: jax.Array) -> jax.Array:
@@ -151,22 +195,20 @@ class Marginal:
 
         return (jax.vmap(at)(jnp.swapaxes(z, 1, 2)) + logs).T, by_group
 
-    def _nodes(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array]:
+    def _nodes(self, data: GroupedRows, middle: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         """Nodes (node, size, group), and logarithms of the factors of the likelihood there, (node, group)."""
         assert data.rule is not None
         rule, size = data.rule.astype(jnp.result_type(float)), self.local.size
         zeta, log_weights = rule[:, :-1], rule[:, -1]
-        slope, root = data.effects["slope"], data.effects["root"]
-        # One matrix product for all groups: many small ones are slow.
-        moved = data.effects["center"] + (slope.reshape(-1, slope.shape[2]) @ flat(params)).reshape(-1, size)
-        steps = [sum(root[:, i, j] * zeta[:, None, j] for j in range(size)) for i in range(size)]
-        z = moved.T + jnp.stack(steps, axis=1)
+        mode, root = middle
+        steps = [sum(root[:, i, j] * zeta[:, None, j] for j in range(i, size)) for i in range(size)]
+        z = mode.T + jnp.stack(steps, axis=1)
         correction = 0.5 * jnp.sum(zeta**2, axis=1) + log_weights
         return z, correction[:, None] - 0.5 * sum(z[:, i] ** 2 for i in range(size))
 
     def moments(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Mean (group, size), covariance (group, size, size) and third central moments of a group's effects."""
-        values, z = self.at_nodes(params, data)
+        values, z = self.at_nodes(params, data, self.local.middle(params, data))
         share = jax.nn.softmax(values, axis=1)
         effects = z @ self.local.factor(params).T
         mean = jnp.einsum("gk,gkq->gq", share, effects)

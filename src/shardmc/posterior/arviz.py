@@ -29,6 +29,7 @@ from shardmc.posterior.loo import (
     thinned,
 )
 from shardmc.programs.compiled import jit
+from shardmc.seeds import Purpose
 from shardmc.types import Data, Rows, RowValues
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _simulated(
     posterior: Posterior, simulate: Simulate, rows: Rows, index: np.ndarray, seed: int
 ) -> dict[str, np.ndarray]:
     params = {name: jnp.asarray(v[index], jnp.result_type(float)) for name, v in posterior.draws.items()}
-    keys = jax.random.split(jax.random.key(seed), len(index))
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), Purpose.SIMULATE), len(index))
     with calling("The function given to to_arviz"):
         values = np.asarray(jit(jax.vmap(simulate, in_axes=(0, None, 0)))(params, rows, keys))
     if values.ndim < 2 or values.shape[1] != num_rows(rows):

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks
-from shardmc.engine import Engine, ProgramCall, in_order
+from shardmc.engine import Engine, ProgramCall
+from shardmc.errors import SamplingError
 from shardmc.model import Model
 from shardmc.sample.sampler import Chains, Sampler, Tuning
 from shardmc.seeds import Purpose, shard_keys
@@ -196,8 +197,21 @@ class ShardRuns:
         if sampler in self._tunings:
             return self._tunings[sampler]
         program = _TuneShard(self.model, sampler)
-        results = self.engine.map(program, self.blocks, self._per_shard(Purpose.TUNE), None, self.pilots)
-        found = [value for _, value in in_order(results, self.pilots)]
+        failed: dict[int, str] = {}
+        results = dict(
+            self.engine.map(
+                program,
+                self.blocks,
+                self._per_shard(Purpose.TUNE),
+                None,
+                self.pilots,
+                on_failure=failed.__setitem__,
+            )
+        )
+        if not results:
+            shard, reason = min(failed.items())
+            raise SamplingError(f"{sampler.name} could not be tuned. Shard {shard}: {reason}")
+        found = [results[shard] for shard in sorted(results)]
         self._tunings[sampler] = jax.tree.map(lambda *v: np.mean(v, axis=0), *found)
         return self._tunings[sampler]
 

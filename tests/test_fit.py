@@ -318,8 +318,8 @@ def test_a_first_fit_loads_and_compiles_nothing_that_it_does_not_need():
     assert not (heavy | {"matplotlib", "blackjax", "numpyro"}).intersection(loaded)
     assert not of_other_methods
     # No small programs for single operations: each costs as much as a thousand rows. Values of a few rows, rounding in
-    # both precisions, prior's gradients; terms, leverage, draws, gradients of shards.
-    wanted = ["_values"] + ["_rounding"] * 2 + ["_prior_gradients"] + ["compiled_batch"] * 4
+    # both precisions, prior's gradients; terms, leverage, tails, draws, gradients of shards.
+    wanted = ["_values"] + ["_rounding"] * 2 + ["_prior_gradients"] + ["compiled_batch"] * 5
     names = [name for name in compiled if name != "jit(with_option)"]  # empty programs
     assert sorted(names) == sorted(f"jit({name})" for name in wanted)
 

@@ -1,9 +1,11 @@
 """Threads that compute: used again, waited for where results are needed, and ended with the process."""
 
+import os
 import subprocess
 import sys
 import threading
 import time
+from queue import SimpleQueue
 
 import pytest
 
@@ -74,3 +76,39 @@ pools[0].close()
 def test_no_thread_is_left_when_the_process_ends():
     done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["[1, 1, 1] True", "1"]
+
+
+FORKING = """
+import os, sys, threading
+from shardmc.programs.threads import aside
+begun, ended = threading.Event(), threading.Event()
+aside(lambda: (begun.set(), ended.wait(20)), "shardmc-test")
+begun.wait()
+child = os.fork()
+if child:
+    print(os.waitpid(child, 0)[1])
+    ended.set()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="This system has no fork.")
+def test_a_forked_process_does_not_wait_for_calls_of_the_other_one():
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], capture_output=True, text=True, check=True, timeout=15
+    )
+    assert done.stdout.split() == ["0"]
+
+
+def test_calls_that_another_thread_takes_meanwhile_do_not_stop_the_end():
+    """The queue is not empty when it is looked at, and empty when the call is taken."""
+
+    class Taken(SimpleQueue):
+        def empty(self):
+            return False
+
+    pool = Threads(1, "shardmc-test")
+    pool._calls = Taken()
+    closing = threading.Thread(target=pool.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()

@@ -1,5 +1,7 @@
 """Models that differ in their numbers only share compiled programs, and each computes with its own numbers."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -105,6 +107,28 @@ def test_models_with_other_derivatives_of_their_own_are_others(function):
     assert contents[0] == contents[1] != contents[2]
     check_values(one)
     check_values(other)
+
+
+def test_packages_beside_jax_have_derivatives_of_their_own():
+    """A folder whose name begins like JAX's is not a part of it."""
+    code = """
+def own(function, factor):
+    function = jax.custom_jvp(function)
+    function.defjvp(lambda at, along: (function(*at), factor * along[0]))
+    return function
+"""
+    kinds = []
+    for folder in (f"{Path(jax.__file__).parent}opt", str(Path(shardmc.__file__).parent) + "_more"):
+        made = {"jax": jax}
+        exec(compile(code, f"{folder}/own.py", "exec"), made)
+        for factor in (1.0, 5.0):
+            own = made["own"](lambda a: a * 1.0, factor)
+            model = shardmc.Model(
+                lambda p, r, own=own: -((r["y"] - jax.vmap(own)(r["x"] * p["a"])) ** 2), None, {"a": ()}
+            )
+            kinds.append(split(model, ROWS)[0])
+    assert kinds[0] != kinds[1]
+    assert kinds[2] != kinds[3]
 
 
 def test_products_beside_a_derivative_of_its_own():

@@ -148,9 +148,9 @@ class _Programs:
 
 RULE = "jvp_jaxpr_fun"
 """The parameter of a step with a derivative of its own. The traced derivative shows what it is."""
-_OF_JAX = str(Path(jax.__file__).parent)
-_OF_PACKAGE = str(Path(__file__).parents[1])
-_MADE_FROM_OTHERS = str(Path(_OF_JAX, "_src", "custom_derivatives.py"))
+_OF_JAX = Path(jax.__file__).parent
+_OF_PACKAGE = Path(__file__).parents[1]
+_MADE_FROM_OTHERS = _OF_JAX / "_src" / "custom_derivatives.py"
 
 
 def exact_hash(program: ClosedJaxpr, place: int, orders: int) -> str:
@@ -208,21 +208,22 @@ def _known_rule(rule: object) -> str | None:
     JAX's, by `functools.wraps`, is believed.
     """
     name, file, line = _source(rule)
-    known = is_of_jax(rule) or file.startswith(_OF_PACKAGE)
-    return f"{name} at {Path(file).name}:{line}" if known else None
+    known = is_of_jax(rule) or file.is_relative_to(_OF_PACKAGE)
+    return f"{name} at {file.name}:{line}" if known else None
 
 
 def is_of_jax(rule: object) -> bool:
     """Whether a derivative is one that JAX has for a function of its own."""
     file = _source(rule)[1]
-    return file.startswith(_OF_JAX) and file != _MADE_FROM_OTHERS
+    # Whole folders: those of other packages may begin with the same letters.
+    return file.is_relative_to(_OF_JAX) and file != _MADE_FROM_OTHERS
 
 
-def _source(rule: object) -> tuple[str, str, str]:
+def _source(rule: object) -> tuple[str, Path, str]:
     """The name, the file and the line of a derivative."""
     name, _, where = str(getattr(getattr(rule, "debug_info", None), "func_src_info", "")).partition(" at ")
     file, _, line = where.rpartition(":")
-    return name, file, line
+    return name, Path(file), line
 
 
 def _programs_in(value: object) -> list[Jaxpr]:

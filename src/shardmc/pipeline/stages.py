@@ -24,7 +24,7 @@ from shardmc.model import Model
 from shardmc.pipeline.counts import Nodes
 from shardmc.pipeline.grouping import recentered
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
-from shardmc.sample import Sampled, sample, sample_call
+from shardmc.sample import Sampled, sample, sample_calls
 from shardmc.seeds import Purpose, generator
 from shardmc.types import Frame, Located, Mode, ShardDraws, ShardTerms
 
@@ -183,7 +183,7 @@ class SampleShards(Stage):
         if state.blocks.kept is not None or (
             state.mode is not None and (job.keep is None or state.kept is not None)
         ):
-            yield sample_call(
+            yield from sample_calls(
                 job.model, state.shards, job.sampler, job.draws_per_shard, job.combiner.scaling, job.engine
             )
 

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread
 from typing import Any, TypeVar, final
 
@@ -75,8 +75,11 @@ class Threads:
 
     def close(self, *, cancel: bool = True) -> None:
         """Take no more calls, and cancel those that have not begun. Does not wait for the others."""
-        while cancel and not self._calls.empty():
-            call = self._calls.get()
+        while cancel:
+            try:
+                call = self._calls.get_nowait()
+            except Empty:  # one of the threads may have taken the last call
+                break
             if call is not None:
                 call[0].cancel()
         for _ in range(self._started):
@@ -171,6 +174,7 @@ def _forget() -> None:
     _idle.clear()
     _open.clear()
     _alive.clear()
+    _running.clear()
 
 
 if hasattr(os, "register_at_fork"):

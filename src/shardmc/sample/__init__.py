@@ -6,7 +6,7 @@ from shardmc.errors import OptionError, unknown
 from shardmc.sample.gibbs import Gibbs, binomial_labels, multinomial_labels, whole_multiplicities
 from shardmc.sample.independence import Exact, Independence, Warped
 from shardmc.sample.sampler import Sampler
-from shardmc.sample.sampling import Auto, Sampled, sample, sample_call
+from shardmc.sample.sampling import Auto, Sampled, sample, sample_calls
 from shardmc.sample.shard_runs import ShardChains
 from shardmc.sample.walkers import HMC, NUTS, RandomWalk
 
@@ -25,7 +25,7 @@ __all__ = [
     "binomial_labels",
     "multinomial_labels",
     "sample",
-    "sample_call",
+    "sample_calls",
     "sampler",
     "whole_multiplicities",
 ]

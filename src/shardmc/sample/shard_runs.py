@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks
-from shardmc.engine import Engine, ProgramCall
+from shardmc.engine import Engine, ProgramCall, in_order
 from shardmc.errors import SamplingError
 from shardmc.model import Model
 from shardmc.sample.sampler import Chains, Sampler, Tuning
@@ -93,6 +94,32 @@ class _TuneShard:
         frame, power, key = shard
         target = Target(self.model, rows, weights, frame, power)
         return self.sampler.tune(target, jax.random.wrap_key_data(key))
+
+
+_FAR = 4.0
+"""Standard deviations at which tails are compared: few proposals get there."""
+_CLIP = 20.0
+
+
+@dataclass(frozen=True)
+class _ProbeTails:
+    """Program: how much the log density of a shard is above a normal one, 4 sds to both sides along each parameter.
+
+    The other parameters follow on the line of their conditional means. The result is (2, dim).
+    """
+
+    model: Model
+    density_only: ClassVar = True
+    runs_a_few_times: ClassVar = True
+
+    def __call__(self, rows: Rows, weights: jax.Array, shard: _Own, shared: None) -> jax.Array:
+        frame, power, _ = shard
+        along = _FAR * frame.basis / frame.scales[:, None]
+        excess = Target(self.model, rows, weights, frame, power).log_densities(
+            jnp.concatenate([-along, along])
+        )
+        excess = jnp.nan_to_num(excess + 0.5 * _FAR**2, nan=-jnp.inf)
+        return jnp.clip(excess, -_CLIP, _CLIP).reshape(2, -1)
 
 
 def frames(
@@ -214,6 +241,21 @@ class ShardRuns:
         found = [results[shard] for shard in sorted(results)]
         self._tunings[sampler] = jax.tree.map(lambda *v: np.mean(v, axis=0), *found)
         return self._tunings[sampler]
+
+    def probe(self) -> ProgramCall:
+        """The program that compares the tails of pilot shards with those of a normal density."""
+        return ProgramCall(_ProbeTails(self.model), self.blocks, self._per_shard(Purpose.SAMPLE), None)
+
+    def tails(self) -> np.ndarray:
+        """How much the log density is above a normal one 4 sds to both sides of each parameter, (2, dim).
+
+        It is the mean over the pilots.
+        """
+        call = self.probe()
+        found = self.engine.map(call.program, call.blocks, call.per_shard, None, self.pilots)
+        excess = [value for _, value in in_order(found, self.pilots)]
+        self.passes += 2 * self.model.dim * float(self.blocks.shares[list(self.pilots)].sum())
+        return np.mean(excess, axis=0)
 
     def _on_theta_scale(self, shard: int, result: Chains, name: str) -> ShardChains:
         u = np.asarray(result.u, np.float64)

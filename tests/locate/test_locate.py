@@ -18,7 +18,7 @@ from shardmc.locate.shard_modes import _Damped
 from shardmc.locate.terms import Evaluator
 from shardmc.model import Model
 from shardmc.target import DeviceFrame
-from shardmc.types import Frame
+from shardmc.types import Frame, Mode
 
 
 def regression(num_rows=4_000, dim=3, scale=1.0, seed=0):
@@ -337,6 +337,33 @@ def test_influential_rows_are_those_above_the_bar():
     for positions, values in zip(found.positions, leverage(model, blocks, mode, Local()), strict=True):
         np.testing.assert_array_equal(positions, np.flatnonzero(values > 0.2 / 4))
     assert sum(map(len, found.positions)) >= 2
+
+
+@pytest.mark.parametrize("known_steps", [True, False])
+def test_a_row_that_cuts_off_a_part_of_the_posterior_is_influential(known_steps, monkeypatch):
+    """A far outlier of a logistic regression has no slope or curvature at the mode. The control looks only there."""
+    rng = np.random.default_rng(5)
+    x, y = rng.normal(size=(2_000, 2)), (rng.random(2_000) < 0.5).astype(np.float32)
+    x[7], y[7] = [0.0, 3_000.0], 1.0
+    blocks = as_source({"x": x.astype(np.float32), "y": y}).split(Partition(1), 0)
+    # About the mode of the other rows, whose second coefficient is 0.9 sds above 0.
+    mode = Mode(np.array([0.0, 0.04]), np.eye(2) / 0.045**2, 0.0, 1.0)
+    if not known_steps:
+        monkeypatch.setattr("shardmc.locate.leverage.row_derivatives", lambda *args: None)
+
+    def highest():
+        def log_likelihood(params, rows):
+            eta = rows["x"] @ params["b"]
+            return rows["y"] * eta - jnp.logaddexp(0.0, eta)
+
+        (values,) = leverage(Model(log_likelihood, None, {"b": 2}), blocks, mode, Local())
+        return np.sort(values)[-2:]
+
+    others, outlier = highest()
+    assert others < 0.02
+    assert outlier > 10
+    monkeypatch.setattr("shardmc.locate.leverage._BENT", np.inf)
+    assert highest()[1] < 0.02
 
 
 @pytest.mark.parametrize("length", [500, 20_000, 20_001])

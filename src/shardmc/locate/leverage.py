@@ -27,11 +27,21 @@ KEEP = 0.2
 """A row is kept in every shard if its leverage exceeds this times the largest share."""
 
 _GROUP = 128
+_DIRECTIONS, _REACH = 4, 1.5
+"""Random directions, to both sides, in which the log-likelihood of every row is compared with its quadratic."""
+_BENT, _ROUNDED = 0.05, 1e-4
+"""What a row's log-likelihood has beyond its quadratic counts from this size on, absolute and relative to itself.
+Smaller values may be rounding, and rows with large leverage are found by it."""
 
 
 @dataclass(frozen=True)
 class RowLeverage:
-    """Program: leverage of a shard's rows at the mode: the larger of the score's and the curvature's."""
+    """Program: leverage of a shard's rows at the mode: the largest of the score's, the curvature's, and what is beyond.
+
+    A row can have no slope and no curvature at the mode, and still cut off a part of the posterior: a far outlier of a
+    logistic regression. So its log-likelihood is also compared with its quadratic expansion at some points around the
+    mode, about as far away as draws are.
+    """
 
     model: Model
 
@@ -56,11 +66,34 @@ class RowLeverage:
                 return along(lambda u: along(log_likelihood, u, direction)[1], origin, direction)
 
             slopes, bends = jax.vmap(both)(jnp.eye(frame.center.shape[0]))
+            expanded = jax.vmap(both)
         else:
             slopes, bends = (each.T for each in by_rows.by_row())
+            expanded = jax.vmap(by_rows.towards)
         score = weight**2 * jnp.sum(slopes**2, axis=0)
         curvature = weight * jnp.sum(jnp.abs(bends), axis=0)
-        return jnp.maximum(score, curvature)
+        return jnp.maximum(jnp.maximum(score, curvature), weight * _beyond(log_likelihood, expanded, origin))
+
+
+def _beyond(
+    log_likelihood: _OfRows,
+    expanded: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    origin: jax.Array,
+) -> jax.Array:
+    """How much the log-likelihood of each row (row,) differs from its quadratic around the mode; 0 if it is little."""
+    draws = np.random.default_rng(0).normal(size=(_DIRECTIONS, len(origin)))
+    steps = jnp.asarray(_REACH * draws, origin.dtype)
+    first, second = expanded(steps)
+    here = log_likelihood(origin)
+    largest = jnp.zeros_like(here)
+    for sign in (1.0, -1.0):
+        there = jax.vmap(log_likelihood)(sign * steps)
+        beyond = jnp.abs(there - here - sign * first - 0.5 * second)
+        rounded = _ROUNDED * jnp.maximum(jnp.abs(here), jnp.where(jnp.isfinite(there), jnp.abs(there), 0.0))
+        # Where the log-likelihood is minus infinity, so is what the expansion misses. NaN says nothing.
+        counts = (beyond > _BENT) & (beyond > rounded)
+        largest = jnp.maximum(largest, jnp.max(jnp.where(counts, beyond, 0.0), axis=0))
+    return largest
 
 
 _OfRows = Callable[[jax.Array], jax.Array]

@@ -91,6 +91,18 @@ class RowDerivatives:
         )
         return slopes, bends
 
+    def towards(self, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """First and second derivatives (row,) of every row along a direction (dim,) of the frame."""
+        steps = [along @ direction for along in self.along]
+        first = sum(
+            (slope * step for slope, step in zip(self.slopes, steps, strict=True)), start=jnp.zeros(())
+        )
+        second = sum(
+            ((1 if a == b else 2) * bend * steps[a] * steps[b] for (a, b), bend in self.bends.items()),
+            start=jnp.zeros(()),
+        )
+        return first, second
+
 
 def _summed(weights: jax.Array, along: jax.Array) -> jax.Array:
     return jnp.sum(weights) * along[0] if len(along) == 1 else weights @ along

@@ -118,7 +118,7 @@ def _many_models() -> None:
     """Keep the programs of more models than a user alternates between: tests do, and share many of them."""
     from shardmc.engine.local import compiled_batch
     from shardmc.locate import gradient_sums, precision
-    from shardmc.model.validate import _values
+    from shardmc.model.validation import _values
 
     for kept in (
         compiled_batch,

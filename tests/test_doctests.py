@@ -37,11 +37,19 @@ MODULES = [
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some examples write files
-    # import_module, not attribute access: some public functions bear the names of their modules.
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_no_module_is_named_like_a_function_beside_it():
+    """`import shardmc.a.b as b` would be the function."""
+    modules = [importlib.import_module(name) for name in TEXTS]
+    assert len(modules) > 150
+    for module in modules:
+        parent, _, name = module.__name__.rpartition(".")
+        assert getattr(importlib.import_module(parent), name) is module
 
 
 @pytest.mark.parametrize("name", [name for name in shardmc.__all__ if name != "__version__"])

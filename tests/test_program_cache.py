@@ -20,7 +20,7 @@ from shardmc.engine.local import compiled_batch
 from shardmc.errors import OptionError
 from shardmc.locate import gradient_sums, precision
 from shardmc.model import shared, traced
-from shardmc.model.validate import _values
+from shardmc.model.validation import _values
 from shardmc.programs import cache, compiled, kept
 from shardmc.programs.cache import cache_folder
 

@@ -39,7 +39,7 @@ def new_model(power: int = 2) -> shardmc.Model:
 
 @pytest.mark.slow
 def test_the_programs_of_old_models_are_forgotten(monkeypatch):
-    from shardmc.model.validate import _values
+    from shardmc.model.validation import _values
 
     for kept in (
         compiled_batch,

@@ -131,9 +131,9 @@ def test_huge_draws_of_a_site_without_a_mode_are_refused(sites):
 
 def test_another_model_is_refused_unless_allowed(sites):
     other = [*sites[:2], replace(sites[2], model="0" * 32)]
-    with pytest.raises(RunError, match=r"Site 2 used another model than site 0.*other_models"):
+    with pytest.raises(RunError, match=r"Sites 2 and 0 used different models.*other_models"):
         shardmc.combine_sites(other)
-    with pytest.raises(RunError, match="Site 2 used another model"):
+    with pytest.raises(RunError, match="Sites 2 and 0 used different models"):
         shardmc.locate_sites(other)
     assert "not the same" in shardmc.combine_sites(other, other_models=True).notes[0]
 
@@ -147,7 +147,7 @@ def test_the_command_line_refuses_another_model_too(sites, tmp_path):
     for site, file in zip(sites, files, strict=True):
         replace(site, model="0" * 32 if site.shard == 2 else site.model).save(file)
     call = ["combine", *files, "--out", str(tmp_path / "all.nc")]
-    assert "Site 2 used another model" in str(CliRunner().invoke(app, call).exception)
+    assert "Sites 2 and 0 used different models" in str(CliRunner().invoke(app, call).exception)
     assert CliRunner().invoke(app, [*call, "--other-models"]).exit_code == 0
 
 

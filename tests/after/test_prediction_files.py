@@ -47,7 +47,7 @@ def test_the_linear_predictor(policies, poisson):
 
 @pytest.mark.parametrize("at_once", [1 << 22, 1_000])
 def test_rows_with_missing_values_have_missing_predictions(policies, poisson, monkeypatch, at_once):
-    module = import_module("shardmc.formulas.predict")
+    module = import_module("shardmc.formulas.predicting")
     monkeypatch.setattr(module, "AT_ONCE", at_once)  # also three rows at a time
     rows = holes(policies)
     whole = poisson.predict(policies.iloc[:8])

@@ -12,7 +12,7 @@ import shardmc
 from shardmc import formulas, report
 from shardmc.cli.app import app
 from shardmc.errors import OptionError
-from shardmc.formulas.effects import _standard_ends
+from shardmc.formulas.group_effects import _standard_ends
 from shardmc.posterior.result import INTERVAL, ends
 
 

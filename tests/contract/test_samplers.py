@@ -19,8 +19,8 @@ from shardmc.sample import (
     RandomWalk,
     Sampler,
     Warped,
+    named_sampler,
     sample,
-    sampler,
 )
 from shardmc.target import DeviceFrame, Target
 
@@ -162,7 +162,7 @@ def test_samplers_with_coordinates_of_their_own_are_not_warped(inner):
 
 def test_unknown_names_and_options_list_the_valid_ones():
     with pytest.raises(OptionError, match="Did you mean 'hmc'"):
-        sampler("hmcc")
+        named_sampler("hmcc")
     with pytest.raises(OptionError, match="Did you mean 'chains'"):
-        sampler("hmc", chain=3)
-    assert isinstance(sampler("independence", df=5), Sampler)
+        named_sampler("hmc", chain=3)
+    assert isinstance(named_sampler("independence", df=5), Sampler)

@@ -187,7 +187,7 @@ def _frame(**columns: object) -> pd.DataFrame:
     [
         ("y ~ (1 | g)", {"g": [None, *range(199)]}, DataError, "missing"),
         ("y ~ (1 | g)", {"g": 0}, DataError, "one level in all rows"),
-        ("y ~ (1 | g)", {"g": np.arange(200)}, DataError, "another level in every row"),
+        ("y ~ (1 | g)", {"g": np.arange(200)}, DataError, "a different level in every row"),
         ("y ~ (1 | g)", {"g": np.linspace(0, 1, 200)}, DataError, "whole numbers or text"),
         ("y ~ (1 | nothing)", {}, OptionError, "nothing"),
         ("y ~ (1 + | g)", {}, ModelError, "not understood"),

@@ -13,7 +13,7 @@ from shardmc.data import Partition, as_source
 from shardmc.errors import ModelError, OptionError, ShardmcError
 from shardmc.formulas import glm
 from shardmc.formulas.families import named_family
-from shardmc.formulas.predict import _level_summary
+from shardmc.formulas.predicting import _level_summary
 from shardmc.formulas.preparing import prepare
 
 ROWS = 400

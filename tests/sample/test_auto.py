@@ -8,7 +8,7 @@ import pytest
 
 import shardmc
 from shardmc.errors import OptionError
-from shardmc.sample import HMC, sampler
+from shardmc.sample import HMC, named_sampler
 from shardmc.sample.independence import Warped
 from shardmc.sample.sampling import Auto, _choose
 
@@ -111,6 +111,6 @@ def test_heavy_tails_have_their_spread(log_prior, sd):
 
 
 def test_options_also_change_a_sampler_that_is_given():
-    assert sampler(HMC(warmup=7), chains=3) == HMC(warmup=7, chains=3)
+    assert named_sampler(HMC(warmup=7), chains=3) == HMC(warmup=7, chains=3)
     with pytest.raises(OptionError, match=r"Unknown option of sampler 'HMC' 'chain'\. Did you mean 'chains'"):
-        sampler(HMC(), chain=3)
+        named_sampler(HMC(), chain=3)

@@ -282,7 +282,7 @@ class Certify:
         return Bounds(self.mean, self.sd, 2 * max(self.mean, self.sd))
 
     def num_shards(self, available: int) -> tuple[int, int]:
-        """How many shards a gradient reads, at first and at most unless it reads all. All if most would be needed.
+        """How many shards a gradient reads first, and how many before it reads all. Both are all if most are needed.
 
         >>> Certify().num_shards(500), Certify().num_shards(50), Certify(rows=0.2).num_shards(500)
         ((16, 100), (10, 10), (100, 100))

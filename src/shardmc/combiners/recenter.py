@@ -40,18 +40,19 @@ class Recenter(Combiner):
     Parameters
     ----------
     center
-        From where (c_i) to where (c) the draws are moved:
-        "mean", from the mean of the shard's draws to the share-weighted mean of those means (Algorithm 1);
-        "precision", from the mean to the precision-weighted mean of the means, V sum a_i P_i m_i with
-        V = (sum a_i P_i)^-1 (SwISS), exact for normal subposteriors;
-        "balanced", from the mean to between the two, where the errors that skewness gives them cancel (see
-        `precision_weighted_mean`);
-        "newton", from the mean to the mode of all rows (Remark 1);
-        "mode", from the shard's mode to the mode of all rows, which keeps the offset of mean from mode that
-        skewness causes;
-        numbers, from the mean to that point;
-        "auto", "mode" if modes are known, otherwise "balanced" ("mean" on the natural scale, where the spread
-        often depends on the mean, so that precision weights are biased).
+        From where (c_i) to where (c) the draws are moved.
+
+        - "mean": from the mean of the shard's draws to the share-weighted mean of those means (Algorithm 1).
+        - "precision": from the mean to the precision-weighted mean of the means, V sum a_i P_i m_i with
+          V = (sum a_i P_i)^-1 (SwISS). It is exact for normal subposteriors.
+        - "balanced": from the mean to a point between these two, where the errors that skewness gives them cancel
+          (see `precision_weighted_mean`).
+        - "newton": from the mean to the mode of all rows (Remark 1).
+        - "mode": from the shard's mode to the mode of all rows. This keeps the difference between mean and mode
+          that skewness causes.
+        - numbers: from the mean to that point.
+        - "auto": "mode" if modes are known, otherwise "balanced". On the natural scale it is "mean" instead of
+          "balanced", because the spread often depends on the mean there, and precision weights would be biased.
     scale
         The matrix A_i: "none", the identity; "curvature", takes the inverse curvature at the shard's mode to
         that at the mode of all rows; "draws", takes the covariance of the shard's draws to the one named by

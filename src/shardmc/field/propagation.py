@@ -27,8 +27,7 @@ from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Locate, LocateShards
 from shardmc.posterior import Plan, Posterior
-from shardmc.sample import Auto, Sampled, Sampler, ShardChains, Warped
-from shardmc.sample import sampler as named_sampler
+from shardmc.sample import Auto, Sampled, Sampler, ShardChains, Warped, named_sampler
 from shardmc.sample.sampler import Chains
 from shardmc.seeds import Purpose, generator
 from shardmc.target import DeviceFrame, Target

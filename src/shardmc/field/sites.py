@@ -127,7 +127,7 @@ class Sites:
         return np.flatnonzero(np.linalg.eigvalsh(self.each.precision)[:, 0] <= 0)
 
     def updated(self, wanted: Gaussian, held: tuple[int, ...], damping: float) -> Sites | None:
-        """All sites moved towards the wanted ones, less far if their product is no Gaussian. None if it never is."""
+        """All sites moved towards the wanted ones, by the longest step after which their product is a Gaussian."""
         for step in damping * 0.5 ** np.arange(6):
             moved = self.each.towards(wanted, float(step))
             whole = moved.total()

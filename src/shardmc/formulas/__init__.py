@@ -2,7 +2,6 @@
 
 from shardmc.formulas.contrasts import contrast, marginal_effects
 from shardmc.formulas.design import Design, design_of
-from shardmc.formulas.effects import effect_draws, effects
 from shardmc.formulas.families import (
     FAMILIES,
     Bernoulli,
@@ -15,9 +14,10 @@ from shardmc.formulas.families import (
     Poisson,
     StudentT,
 )
+from shardmc.formulas.group_effects import effect_draws, effects
 from shardmc.formulas.loo import loo_of_formula, with_rows_of_formula
 from shardmc.formulas.piecewise import predict_file
-from shardmc.formulas.predict import predict
+from shardmc.formulas.predicting import predict
 from shardmc.formulas.predictive_check import posterior_predictive_check
 from shardmc.formulas.priors import Prior
 from shardmc.formulas.regression import glm

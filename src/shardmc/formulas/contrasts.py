@@ -15,7 +15,7 @@ from shardmc.formulas.chunk import Level
 from shardmc.formulas.design import design_of
 from shardmc.formulas.families.family import Moments
 from shardmc.formulas.piecewise import Averages, averages
-from shardmc.formulas.predict import Predictor
+from shardmc.formulas.predicting import Predictor
 from shardmc.names import shown
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import summarise

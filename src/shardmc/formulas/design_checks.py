@@ -193,7 +193,7 @@ def _refuse_levels(factor: Factor, design: Design) -> None:
         )
     if levels == design.num_rows and not design.family.learns_from_one_row:
         raise DataError(
-            f"The group column {name!r} has another level in every row, and with family {design.family.name!r} a group "
+            f"The group column {name!r} has a different level in every row. With family {design.family.name!r} a group "
             "of one row says nothing about its effect. Leave the term out, or choose a coarser column."
         )
     response = design.roles.response.columns

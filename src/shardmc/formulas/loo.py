@@ -29,7 +29,7 @@ from shardmc.formulas.design import UNIT, Design, design_of
 from shardmc.formulas.groups import DROP_MISSING, Factor
 from shardmc.formulas.linear_model import build_model
 from shardmc.formulas.mixed import needs_whole_groups
-from shardmc.formulas.predict import Predictor
+from shardmc.formulas.predicting import Predictor
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
 from shardmc.pipeline.counts import Nodes

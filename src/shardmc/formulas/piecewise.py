@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from shardmc.errors import OptionError, RunError
-from shardmc.formulas.predict import Kind, Piece, PredictionSummary, Predictor, RowCount
+from shardmc.formulas.predicting import Kind, Piece, PredictionSummary, Predictor, RowCount
 from shardmc.guards.files import replacing
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import AT_ONCE, MOST

@@ -14,7 +14,7 @@ from shardmc.data.table import rows_at
 from shardmc.errors import OptionError, ShardmcError
 from shardmc.formulas.chunk import Chunk, refuse_unknown
 from shardmc.formulas.families import Family, Statistic
-from shardmc.formulas.predict import Predictor
+from shardmc.formulas.predicting import Predictor
 from shardmc.posterior import Posterior
 from shardmc.posterior.records import PredictiveCheck
 from shardmc.posterior.result import ends as interval_ends

@@ -230,6 +230,7 @@ class _Formula:
                 priors={name: str(prior) for name, prior in design.priors.items()},
                 dropped_rows=prepared.dropped,
                 design=design.to_dict(),
+                fixes_variance=design.family.fixes_variance,
             ),
         )
 

@@ -4,7 +4,7 @@ from shardmc.model.model import Density, Model, Recipe
 from shardmc.model.numpyro import NumPyroModel, from_numpyro
 from shardmc.model.parameter import Parameter
 from shardmc.model.pymc import PyMCModel, from_pymc
-from shardmc.model.validate import validate
+from shardmc.model.validation import validate
 
 __all__ = [
     "Density",

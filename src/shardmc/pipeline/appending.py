@@ -34,8 +34,7 @@ from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, LocateShards, SampleShards
 from shardmc.posterior import Posterior, ShardTable, load
-from shardmc.sample import Auto, Sampler, ShardChains
-from shardmc.sample import sampler as named_sampler
+from shardmc.sample import Auto, Sampler, ShardChains, named_sampler
 from shardmc.seeds import Purpose, checked_seed, derived_seed
 from shardmc.types import Data, Frame, Gradients, Located, Mode, Progress, RowValues
 

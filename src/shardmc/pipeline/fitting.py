@@ -38,8 +38,7 @@ from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, LocateShards, SampleShards
 from shardmc.posterior import Plan, Posterior
-from shardmc.sample import Auto, Gibbs, Sampler
-from shardmc.sample import sampler as named_sampler
+from shardmc.sample import Auto, Gibbs, Sampler, named_sampler
 from shardmc.seeds import checked_seed
 from shardmc.types import Combiner, Data, Progress, Rows, RowValues
 
@@ -64,7 +63,16 @@ FIT = (
 _GROUPS_CERTIFIED = 0.2
 """The part of the groups that each gradient of the certificate reads by default: integrals over effects take long."""
 
-FIT_GROUPS = (LocateGroups(), *FIT[2:], DescribeGroups())
+FIT_GROUPS = (
+    LocateGroups(),
+    KeepRows(),
+    LocateShards(),
+    SampleShards(),
+    Combine(),
+    CheckDraws(),
+    Polish(),
+    DescribeGroups(),
+)
 """The stages of a fit whose shards are made of groups."""
 
 

@@ -38,7 +38,7 @@ def refuse_unlike(sites: Sequence[Site], other_models: bool) -> None:
                 )
         if site.model != first.model and not other_models:
             raise RunError(
-                f"Site {site.shard} used another model than site {first.shard}: the hashes of their models differ. Use "
+                f"Sites {site.shard} and {first.shard} used different models: the hashes of their models differ. Use "
                 "the same model and the same versions of the packages at all sites. If only the versions differ, allow "
                 "it: other_models=True (--other-models on the command line)."
             )

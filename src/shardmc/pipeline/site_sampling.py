@@ -24,8 +24,7 @@ from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job, Log, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, SampleShards
 from shardmc.posterior import Posterior, load
-from shardmc.sample import Auto, Sampler
-from shardmc.sample import sampler as named_sampler
+from shardmc.sample import Auto, Sampler, named_sampler
 from shardmc.seeds import Purpose, checked_seed, derived_seed
 from shardmc.store.site import Site, plain_supports
 from shardmc.types import Data, Located, Mode, Progress, RowValues

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shardmc.posterior.posterior import Posterior
 
 MOST = 1 << 26
-"""How many numbers a group with one for each draw and row may have."""
+"""The most numbers in an array of draws by rows."""
 _LIKELIHOOD = "likelihood"
 
 Simulate: TypeAlias = Callable[[dict[str, jax.Array], Rows, jax.Array], jax.Array]

@@ -87,6 +87,8 @@ class Regression(_Record):
     """Rows left out because of missing values."""
     design: Mapping[str, Any]
     """How columns become predictors, as `shardmc.formulas.design.Design` writes and reads it."""
+    fixes_variance: bool = False
+    """Whether the mean fixes the variance, so that responses can vary more than the family allows."""
 
     @property
     def family_in_words(self) -> str:
@@ -149,8 +151,8 @@ class Adjusted(_Record):
         )
         kind = "design-based errors of a survey, drawn with replacement" if self.survey else "a sandwich"
         return (
-            f"The draws are adjusted: their spread is that of {kind}, from the scores of {units}{sample}, and not that "
-            "of the model. The certificate is about the draws before this adjustment."
+            f"The draws are adjusted: their spread comes from {kind} (scores of {units}{sample}), not from the model. "
+            "The certificate is about the draws before this adjustment."
         )
 
 

@@ -135,10 +135,6 @@ def _r_hat(chained: np.ndarray) -> np.ndarray:
     return split_r_hat(np.moveaxis(chained, -1, 0))
 
 
-_FIXED_VARIANCE = ("poisson", "zero_inflated_poisson", "binomial")
-"""Families whose mean fixes the variance, so that responses can vary more than the family allows."""
-
-
 def _findings(stored: list[dict[str, Any]]) -> tuple[Finding, ...]:
     return tuple(Finding(**each) for each in stored)
 
@@ -224,7 +220,7 @@ class Result:
         if self.adjusted is None or self.adjusted.clusters is None:
             missing.append("dependence of rows")
         regression = self.regression
-        fixed = regression is not None and regression.design["family"]["name"] in _FIXED_VARIANCE
+        fixed = regression is not None and regression.fixes_variance
         if fixed and self.adjusted is None:
             missing.append("overdispersion")
         option = ""

@@ -24,9 +24,9 @@ __all__ = [
     "Warped",
     "binomial_labels",
     "multinomial_labels",
+    "named_sampler",
     "sample",
     "sample_calls",
-    "sampler",
     "whole_multiplicities",
 ]
 
@@ -40,10 +40,10 @@ _SAMPLERS: dict[str, type[Sampler | Auto]] = {
 }
 
 
-def sampler(given: str | Sampler | Auto, **options: object) -> Sampler | Auto:
+def named_sampler(given: str | Sampler | Auto, **options: object) -> Sampler | Auto:
     """A sampler by name, or one that was given, with these options.
 
-    >>> sampler("hmc", chains=4).chains
+    >>> named_sampler("hmc", chains=4).chains
     4
     """
     if isinstance(given, Sampler | Auto):

@@ -87,6 +87,7 @@ class Poisson(_Counts):
     """y ~ Poisson(exp(eta)): log-likelihood y eta - exp(eta)."""
 
     name = "poisson"
+    fixes_variance = True
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None
@@ -239,6 +240,7 @@ class ZeroInflatedPoisson(_ZeroInflated):
     """y is 0 with probability zi, and else y ~ Poisson(exp(eta))."""
 
     name = "zero_inflated_poisson"
+    fixes_variance = True
 
     def log_likelihood(
         self, eta: jax.Array, response: jax.Array, auxiliary: Auxiliary, trials: jax.Array | None

@@ -173,6 +173,8 @@ class Family(ABC):
     levels_are_ordered: ClassVar[bool] = False
     takes_counts: ClassVar[bool] = False
     """Whether the response is several columns, the counts of each level."""
+    fixes_variance: ClassVar[bool] = False
+    """Whether the mean fixes the variance, so that responses can vary more than the family allows."""
     location: ClassVar[str] = "Intercept"
     """The parameter that moves the linear predictor of all rows."""
     location_is_auxiliary: ClassVar[bool] = False

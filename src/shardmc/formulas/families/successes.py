@@ -276,6 +276,7 @@ class Binomial(_Successes):
     """
 
     name = "binomial"
+    fixes_variance = True
     takes_trials = True
 
     def log_likelihood(

@@ -195,8 +195,8 @@ def _refuse_rows_in_prior(
         )
         if not np.allclose(whole, half, rtol=1e-5):
             raise ModelError(
-                f"The prior of variable {name!r} depends on the rows, so every shard would have another one: work that "
-                "number out from all rows beforehand."
+                f"The prior of variable {name!r} depends on the rows, so it would differ from shard to shard. Compute "
+                "that number from all rows beforehand."
             )
 
 

@@ -17,7 +17,7 @@ from shardmc.errors import OptionError, unknown
 from shardmc.formulas.chunk import Chunk, missing, refuse_unknown
 from shardmc.formulas.chunk import Kind as ColumnKind
 from shardmc.formulas.design import Design, design_of
-from shardmc.formulas.effects import GroupPart
+from shardmc.formulas.group_effects import GroupPart
 from shardmc.guards.limits import memory_explained
 from shardmc.posterior import Posterior
 from shardmc.posterior.prediction import AT_ONCE, evenly, joined, refuse_too_many, summarise

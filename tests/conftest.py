@@ -131,16 +131,19 @@ def _many_models() -> None:
 
 
 MEASURED = {"contract", "formulas", "locate", "mixed", "model", "sample", "statistical"}
-"""Folders whose fits choose their precision by measuring the noise of single precision, as those of users do."""
+"""Folders whose fits choose their precision by measuring the noise of single precision, as those of users do, and their
+sampler by comparing tails."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _single_precision(request: pytest.FixtureRequest) -> Iterator[None]:
     """Elsewhere a fit without `precision=` is in single precision: the measurement takes a third of a new fit's time.
 
-    A module with `MEASURES_PRECISION` is an exception to what its folder does.
+    Nor does it compare tails, which takes one more program. A module with `MEASURES_PRECISION` is an exception to what
+    its folder does.
     """
     from shardmc.locate import precision
+    from shardmc.sample import sampling
 
     if getattr(request.module, "MEASURES_PRECISION", request.path.parent.name in MEASURED):
         yield
@@ -148,6 +151,7 @@ def _single_precision(request: pytest.FixtureRequest) -> Iterator[None]:
     asked = precision._asked
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(precision, "_asked", lambda wanted: asked("single" if wanted == "auto" else wanted))
+        patch.setattr(sampling, "_probes", lambda blocks: False)
         yield
 
 

@@ -30,6 +30,7 @@ QUICK = {
         "--seconds",
         "0.2",
     ],
+    "few_groups": [],
     "field": [],
     "scaling": [],
     "certificate_rows": [],

@@ -72,7 +72,10 @@ class RowLeverage:
             expanded = jax.vmap(by_rows.towards)
         score = weight**2 * jnp.sum(slopes**2, axis=0)
         curvature = weight * jnp.sum(jnp.abs(bends), axis=0)
-        return jnp.maximum(jnp.maximum(score, curvature), weight * _beyond(log_likelihood, expanded, origin))
+        highest = jnp.maximum(score, curvature)
+        if isinstance(rows, GroupedRows):
+            return highest  # an outlier among many rows of a group moves its effect
+        return jnp.maximum(highest, weight * _beyond(log_likelihood, expanded, origin))
 
 
 def _beyond(

@@ -167,7 +167,7 @@ def _choose(
     limit, pilots = _low_acceptance(job.blocks), job.pilots
     if not shards:
         return _Choice({}, auto.fallback)
-    if auto.warped is not None and job.tails().max() > _HEAVY:
+    if auto.warped is not None and _probes(job.blocks) and job.tails().max() > _HEAVY:
         return _choose_for_heavy_tails(job, auto, auto.warped, shards, keep)
     first: dict[int, float] = {}
     for shard, result in job.run(auto.first, shards):
@@ -231,6 +231,11 @@ def _most(each: Iterable[bool]) -> bool:
     return 2 * sum(held) >= len(held)
 
 
+def _probes(blocks: Blocks) -> bool:
+    """Whether tails are compared. With many effects in each group the program takes long to compile and to run."""
+    return not (isinstance(blocks, GroupedBlocks) and blocks.matched)
+
+
 def _low_acceptance(blocks: Blocks) -> float:
     if isinstance(blocks, GroupedBlocks) and blocks.matched:
         return _LOW_OF_MATCHED
@@ -242,6 +247,6 @@ def sample_calls(
 ) -> Iterator[ProgramCall]:
     """The calls of the engine that `sample` makes in any case."""
     job = ShardRuns(model, blocks, None, engine, num_draws, 0, scaling, not_reported)
-    if isinstance(sampler, Auto) and sampler.warped is not None:
+    if isinstance(sampler, Auto) and sampler.warped is not None and _probes(blocks):
         yield job.probe()
     yield job.first_call(sampler.first if isinstance(sampler, Auto) else sampler)

@@ -87,16 +87,14 @@ def _beyond(
     draws = np.random.default_rng(0).normal(size=(_DIRECTIONS, len(origin)))
     steps = jnp.asarray(_REACH * draws, origin.dtype)
     first, second = expanded(steps)
-    here = log_likelihood(origin)
-    largest = jnp.zeros_like(here)
-    for sign in (1.0, -1.0):
-        there = jax.vmap(log_likelihood)(sign * steps)
-        beyond = jnp.abs(there - here - sign * first - 0.5 * second)
-        rounded = _ROUNDED * jnp.maximum(jnp.abs(here), jnp.where(jnp.isfinite(there), jnp.abs(there), 0.0))
-        # Where the log-likelihood is minus infinity, so is what the expansion misses. NaN says nothing.
-        counts = (beyond > _BENT) & (beyond > rounded)
-        largest = jnp.maximum(largest, jnp.max(jnp.where(counts, beyond, 0.0), axis=0))
-    return largest
+    here, there = log_likelihood(origin), jax.vmap(log_likelihood)(jnp.concatenate([steps, -steps]))
+    beyond = jnp.abs(
+        there - here - jnp.concatenate([first, -first]) - 0.5 * jnp.concatenate([second, second])
+    )
+    rounded = _ROUNDED * jnp.maximum(jnp.abs(here), jnp.where(jnp.isfinite(there), jnp.abs(there), 0.0))
+    # Where the log-likelihood is minus infinity, so is what the expansion misses. NaN says nothing.
+    counts = (beyond > _BENT) & (beyond > rounded)
+    return jnp.max(jnp.where(counts, beyond, 0.0), axis=0)
 
 
 _OfRows = Callable[[jax.Array], jax.Array]

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks
-from shardmc.engine import Engine, ProgramCall, in_order
+from shardmc.engine import Engine, ProgramCall
 from shardmc.errors import SamplingError
 from shardmc.model import Model
 from shardmc.sample.sampler import Chains, Sampler, Tuning
 from shardmc.seeds import Purpose, shard_keys
 from shardmc.target import DeviceFrame, Target
-from shardmc.types import Frame, Located, Rows, Scaling
+from shardmc.types import Frame, Located, Rows, Scaling, Tree
 
 _PILOTS = 4
 
@@ -224,21 +224,12 @@ class ShardRuns:
         if sampler in self._tunings:
             return self._tunings[sampler]
         program = _TuneShard(self.model, sampler)
-        failed: dict[int, str] = {}
-        results = dict(
-            self.engine.map(
-                program,
-                self.blocks,
-                self._per_shard(Purpose.TUNE),
-                None,
-                self.pilots,
-                on_failure=failed.__setitem__,
-            )
+        found, failed = self._on_pilots(
+            ProgramCall(program, self.blocks, self._per_shard(Purpose.TUNE), None)
         )
-        if not results:
+        if not found:
             shard, reason = min(failed.items())
             raise SamplingError(f"{sampler.name} could not be tuned. Shard {shard}: {reason}")
-        found = [results[shard] for shard in sorted(results)]
         self._tunings[sampler] = jax.tree.map(lambda *v: np.mean(v, axis=0), *found)
         return self._tunings[sampler]
 
@@ -251,11 +242,18 @@ class ShardRuns:
 
         It is the mean over the pilots.
         """
-        call = self.probe()
-        found = self.engine.map(call.program, call.blocks, call.per_shard, None, self.pilots)
-        excess = [value for _, value in in_order(found, self.pilots)]
+        excess, _ = self._on_pilots(self.probe())
         self.passes += 2 * self.model.dim * float(self.blocks.shares[list(self.pilots)].sum())
-        return np.mean(excess, axis=0)
+        return np.mean(excess, axis=0) if excess else np.zeros((2, self.model.dim))
+
+    def _on_pilots(self, call: ProgramCall) -> tuple[list[Tree], dict[int, str]]:
+        """Results of a program on the pilot shards, in their order, and why others of them have none."""
+        failed: dict[int, str] = {}
+        results = self.engine.map(
+            call.program, call.blocks, call.per_shard, call.shared, self.pilots, on_failure=failed.__setitem__
+        )
+        found = dict(results)
+        return [found[shard] for shard in sorted(found)], failed
 
     def _on_theta_scale(self, shard: int, result: Chains, name: str) -> ShardChains:
         u = np.asarray(result.u, np.float64)

@@ -168,7 +168,7 @@ class Local(Engine):
                 if on_failure is None or needed_memory(error) is not None:
                     raise
                 if len(names) == 1:
-                    on_failure(names[0], str(error).strip().splitlines()[-1])
+                    on_failure(names[0], (str(error).strip() or type(error).__name__).splitlines()[-1])
                     return
                 # One by one, so that only those fail that must.
                 for alone in names:

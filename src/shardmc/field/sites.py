@@ -127,7 +127,7 @@ class Sites:
         return np.flatnonzero(np.linalg.eigvalsh(self.each.precision)[:, 0] <= 0)
 
     def updated(self, wanted: Gaussian, held: tuple[int, ...], damping: float) -> Sites | None:
-        """All sites moved towards the wanted ones, by the longest step after which their product is a Gaussian."""
+        """All sites moved by the longest step after which their product is a Gaussian; None if there is none."""
         for step in damping * 0.5 ** np.arange(6):
             moved = self.each.towards(wanted, float(step))
             whole = moved.total()

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from datasets import logistic_model
+from gpu_ways import WAYS
 from provenance import publish, table
 
 import shardmc
@@ -145,7 +146,15 @@ def measure_parts(data) -> None:
     def target(x, y):
         return Target(joined(kind, numbers), (x, y), jnp.ones(len(y)), frame)
 
+    ways = {
+        f"128 points, {name}": partial(
+            lambda way, x, y: way(x, y, frame.center, frame.center + 1e-4 * points), way
+        )
+        for name, way in WAYS.items()
+        if jax.default_backend() == "gpu" or name == "product, then sum"
+    }
     parts = {
+        **ways,
         "sum of all numbers": lambda x, y: jnp.sum(x) + jnp.sum(y),
         "log-likelihood at 128 points": lambda x, y: target(x, y).log_densities(points),
         "gradient": lambda x, y: jax.grad(target(x, y).log_density)(origin),
@@ -288,7 +297,9 @@ def main() -> None:
         return
     if options.x64:
         jax.config.update("jax_enable_x64", True)
-    rows = 5_000 if options.quick else options.rows
+    if options.quick:
+        options.rows, options.shards, options.draws = 5_000, 20, 1_000
+    rows = options.rows
     tell(device=str(jax.devices()[0]), jax=jax.__version__, x64=options.x64, rows=rows, shards=options.shards)
     if options.products:
         measure_products(1 << 20)

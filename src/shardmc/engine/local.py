@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -161,21 +161,14 @@ class Local(Engine):
                 mine = _of_batch(per_shard, names, batch)
                 return jax.device_get(run_batch(program, width, batch, mine, shared, len(names)))
 
+        def alone(names: Sequence[int]) -> Iterator[_Call[T]]:
+            for name in names:
+                for one, batch in blocks.batches([name], size):
+                    yield one, partial(call, one, batch)
+
         def results(names: Sequence[int], get: Callable[[], T]) -> Iterator[tuple[int, T]]:
-            try:
-                stacked = get()
-            except jax.errors.JaxRuntimeError as error:
-                if on_failure is None or needed_memory(error) is not None:
-                    raise
-                if len(names) == 1:
-                    on_failure(names[0], (str(error).strip() or type(error).__name__).splitlines()[-1])
-                    return
-                # One by one, so that only those fail that must.
-                for alone in names:
-                    for one, batch in blocks.batches([alone], size):
-                        yield from results(one, partial(call, one, batch))
-                return
-            yield from by_shard(names, stacked, on_done)
+            for done, stacked in _successes((names, get), alone, on_failure):
+                yield from by_shard(done, stacked, on_done)
 
         threads = Threads(workers, "shardmc")
         pending: deque[tuple[Sequence[int], Callable[[], T]]] = deque()
@@ -218,6 +211,31 @@ class Local(Engine):
             size = max(1, min(size, blocks.most_in_memory // (workers + 2)))
         size = self.batch or size
         return workers, size, min(self.width or default_width(program, blocks.slots), size)
+
+
+_Call: TypeAlias = tuple[Sequence[int], Callable[[], T]]
+"""Shards, and a function that returns their results."""
+
+
+def _successes(
+    call: _Call[T],
+    alone: Callable[[Sequence[int]], Iterator[_Call[T]]],
+    on_failure: Callable[[int, str], None] | None,
+) -> Iterator[tuple[Sequence[int], T]]:
+    """The results of some shards. If they fail together, they run one by one, so that only those fail that must."""
+    names, get = call
+    try:
+        stacked = get()
+    except jax.errors.JaxRuntimeError as error:
+        if on_failure is None or needed_memory(error) is not None:
+            raise
+        if len(names) == 1:
+            on_failure(names[0], (str(error).strip() or type(error).__name__).splitlines()[-1])
+            return
+        for one in alone(names):
+            yield from _successes(one, alone, on_failure)
+        return
+    yield names, stacked
 
 
 def _of_batch(per_shard: Tree, names: Sequence[int], batch: Batch) -> Tree:

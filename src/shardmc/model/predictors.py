@@ -56,6 +56,8 @@ class RowDerivatives:
     slopes: list[jax.Array]  # (row,) each
     bends: dict[tuple[int, int], jax.Array]  # a <= b: (row,) each
     along: list[jax.Array]  # (row, dim), or (1, dim) for a single parameter
+    moved: Callable[[Sequence[jax.Array]], jax.Array]
+    """moved(steps): log-likelihoods (row,) where predictors and single parameters are moved by these steps."""
 
     def gradient(self, weights: jax.Array) -> jax.Array:
         """Of the weighted sum, (dim,)."""
@@ -91,17 +93,18 @@ class RowDerivatives:
         )
         return slopes, bends
 
-    def towards(self, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """First and second derivatives (row,) of every row along a direction (dim,) of the frame."""
-        steps = [along @ direction for along in self.along]
+    def towards(self, step: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """First and second derivatives (row,) along a step (dim,) of the frame, and the values ahead and behind."""
+        steps = [step @ along.T for along in self.along]
         first = sum(
-            (slope * step for slope, step in zip(self.slopes, steps, strict=True)), start=jnp.zeros(())
+            (slope * part for slope, part in zip(self.slopes, steps, strict=True)), start=jnp.zeros(())
         )
         second = sum(
             ((1 if a == b else 2) * bend * steps[a] * steps[b] for (a, b), bend in self.bends.items()),
             start=jnp.zeros(()),
         )
-        return first, second
+        parts = [part[0] if len(part) == 1 else part for part in steps]
+        return first, second, self.moved(parts), self.moved([-part for part in parts])
 
 
 def _summed(weights: jax.Array, along: jax.Array) -> jax.Array:
@@ -172,7 +175,12 @@ class _ByPredictors:
                     slopes.append(slope)
         assert found is not None
         directions = [self._along(place, factors[place][0], theta, basis, leaves) for place in self.places]
-        return RowDerivatives(found, slopes, bends, [*directions, *(basis[k][None] for k in self.others)])
+        lines = [*directions, *(basis[k][None] for k in self.others)]
+
+        def moved(steps: Sequence[jax.Array]) -> jax.Array:
+            return values([here + step for here, step in zip(point, steps, strict=True)])
+
+        return RowDerivatives(found, slopes, bends, lines, moved)
 
     def _step(self, place: int) -> JaxprEqn:
         return self.closed.jaxpr.eqns[place]

@@ -29,6 +29,8 @@ from shardmc.target import DeviceFrame, Target
 
 DIM = 14
 CHUNK = 1_000_000
+MOST_ROWS_OF_A_WAY = 200_000_000
+"""Some ways copy all rows."""
 REMARKS = """
 With the default options shards gather their rows from all over the card's memory, in an order that is computed once.
 Arrays are copied in that order as far as half of the free memory goes: of 10^9 rows the response only, of 10^8 rows all
@@ -36,15 +38,21 @@ of them. The certificate reads 16 shards. Without shuffling the shards are slice
 all of them.
 
 The lines of single passes show what the GPU itself needs. A fit of 10^9 rows makes one pass over all draws, one with
-curvature, one for the leverages and about one with gradients: 1.06 s together. The rest is time on the host, which
+curvature, one for the leverages and about one with gradients: 1.13 s together. The rest is time on the host, which
 checks 1,000 chains of 14 parameters, takes steps for 1,000 shards and starts thousands of small programs. It hardly
 grows with the rows, so it is most of the time at 10^8 rows. The fit takes a third longer than the aim of 1.5 s.
 
-Single precision is close to its limit at 10^9 rows. In another process of the same day the fit without shuffling
+Can the pass over all draws be faster? It writes the products of rows and 128 points to memory and reads them again.
+The last lines are ways that keep them in registers, or multiply in less time, for a fifth of the rows
+(`benchmarks/gpu_ways.py`). The fastest, a kernel of its own, saves a quarter of the pass, which is 0.14 s of 10^9 rows.
+It would have to be written for each likelihood. Three short factors save a fifth here. In a fit, where several shards
+run in parallel, they saved nothing when that was tried. So shardmc leaves the pass to XLA.
+
+Single precision is close to its limit at 10^9 rows. On 18 November the fit without shuffling once
 measured a rounding of 0.22 in the log posterior, where 0.2 is allowed. It chose double precision and took 4.6 s.
 
 NumPyro cannot hold 10^9 rows, because it copies them. On 10^8 rows its chain had not begun to mix when its time was
-over, so the ratio of rates only gives an order of magnitude.
+over, so the ratio of rates only gives an order of magnitude. Its lines are from a run of 18 November.
 
 The GPU multiplies matrices faster if each number is split into three short ones, but the result is not precise enough.
 `python benchmarks/gpu.py --products` measures the root mean square error of the log-likelihood of 1,048,576 rows in
@@ -146,15 +154,7 @@ def measure_parts(data) -> None:
     def target(x, y):
         return Target(joined(kind, numbers), (x, y), jnp.ones(len(y)), frame)
 
-    ways = {
-        f"128 points, {name}": partial(
-            lambda way, x, y: way(x, y, frame.center, frame.center + 1e-4 * points), way
-        )
-        for name, way in WAYS.items()
-        if jax.default_backend() == "gpu" or name == "product, then sum"
-    }
     parts = {
-        **ways,
         "sum of all numbers": lambda x, y: jnp.sum(x) + jnp.sum(y),
         "log-likelihood at 128 points": lambda x, y: target(x, y).log_densities(points),
         "gradient": lambda x, y: jax.grad(target(x, y).log_density)(origin),
@@ -168,27 +168,37 @@ def measure_parts(data) -> None:
             RowLeverage(joined(kind, numbers))((x, y), jnp.ones(len(y)), jnp.ones(()), frame)
         ),
     }
+    for name, part in parts.items():
+        measure_pass(name, part, data)
+    few = tuple(array[:MOST_ROWS_OF_A_WAY] for array in data)
+    for name, way in WAYS.items():
+        if jax.default_backend() == "gpu" or name == "product, then sum":
+            part = partial(lambda way, x, y: way(x, y, frame.center, frame.center + 1e-4 * points), way)
+            measure_pass(f"128 points, {name}", part, few)
+
+
+def measure_pass(name: str, part, data) -> None:
+    """The mean of three passes in which the data is read in chunks."""
     rows = len(data[1])
     chunk = min(CHUNK, rows)
-    for name, part in parts.items():
 
-        @jax.jit
-        def of_all(x, y, part=part):
-            def add(i, total):
-                some = [jax.lax.dynamic_slice_in_dim(a, i * chunk, chunk) for a in (x, y)]
-                with jax.default_matmul_precision("highest"):
-                    return jax.tree.map(jnp.add, total, part(*jax.lax.optimization_barrier(some)))
+    @jax.jit
+    def of_all(x, y):
+        def add(i, total):
+            some = [jax.lax.dynamic_slice_in_dim(a, i * chunk, chunk) for a in (x, y)]
+            with jax.default_matmul_precision("highest"):
+                return jax.tree.map(jnp.add, total, part(*jax.lax.optimization_barrier(some)))
 
-            few = jax.eval_shape(part, x[:chunk], y[:chunk])
-            return jax.lax.fori_loop(
-                0, rows // chunk, add, jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), few)
-            )
+        few = jax.eval_shape(part, x[:chunk], y[:chunk])
+        return jax.lax.fori_loop(
+            0, rows // chunk, add, jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), few)
+        )
 
+    jax.block_until_ready(of_all(*data))
+    start = time.perf_counter()
+    for _ in range(3):
         jax.block_until_ready(of_all(*data))
-        start = time.perf_counter()
-        for _ in range(3):
-            jax.block_until_ready(of_all(*data))
-        tell(what=f"one pass: {name}", rows=rows, seconds=(time.perf_counter() - start) / 3)
+    tell(what=f"one pass: {name}", rows=rows, seconds=(time.perf_counter() - start) / 3)
 
 
 def measure_nuts(data, warmup: int, draws: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -101,6 +101,21 @@ def unevenness(log_slopes: np.ndarray) -> float:
     weights /= weights.sum()
     slopes = np.asarray(log_slopes, float)
     return float(np.sum((slopes - (slopes @ weights)[:, None]) ** 2 @ weights))
+
+
+class LogDensity(Protocol):
+    """A density as most samplers see it: in coordinates u where it is about standard normal."""
+
+    @property
+    def dim(self) -> int: ...
+
+    def log_density(self, u: jax.Array, /) -> jax.Array:
+        """At one point (dim,)."""
+        ...
+
+    def log_densities(self, u: jax.Array, /) -> jax.Array:
+        """At many points (point, dim)."""
+        ...
 
 
 D = TypeVar("D", bound=Density)

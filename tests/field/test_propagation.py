@@ -13,7 +13,7 @@ import shardmc
 from shardmc.errors import OptionError
 from shardmc.field.propagation import PropagateSites, Propagation
 from shardmc.field.sites import Gaussian, Sites, tilted_moments
-from shardmc.sample.sampler import Chains, Sampler
+from shardmc.sample.sampler import Chains, DensitySampler
 
 SINGLE = {"check": False, "precision": "single"}
 
@@ -140,7 +140,7 @@ def test_a_site_that_is_not_positive_definite_is_found_and_a_product_that_is_not
     assert notes[1].startswith("Expectation propagation did not converge in 0 rounds")
 
 
-class Stuck(Sampler):
+class Stuck(DensitySampler):
     """Accepts nothing: every draw is the same point."""
 
     def sample(self, target, key, num_draws, tuning):

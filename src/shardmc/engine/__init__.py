@@ -1,7 +1,7 @@
 """Engines: where shards run."""
 
 from shardmc.engine.dask import Dask
-from shardmc.engine.engine import Engine, ProgramCall, in_order
+from shardmc.engine.engine import DensityProgram, Engine, ProgramCall, in_order
 from shardmc.engine.local import Local
 
-__all__ = ["Dask", "Engine", "Local", "ProgramCall", "in_order"]
+__all__ = ["Dask", "DensityProgram", "Engine", "Local", "ProgramCall", "in_order"]

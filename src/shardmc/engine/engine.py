@@ -5,22 +5,45 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 import jax
 
 from shardmc.data.batch import Blocks
+from shardmc.model import Density
 from shardmc.types import Rows, Tree
 
 T = TypeVar("T")
 
 Program: TypeAlias = Callable[[Rows, jax.Array, Tree, Tree], T]
-"""program(rows, weights, own, shared): a pure function of one shard, where `own` is its entry of `per_shard`.
+"""program(rows, weights, own, shared): a pure function of one shard, where `own` is its entry of `per_shard`."""
 
-A program with `density_only = True` is a dataclass that reads nothing of its `model` but the two log densities. Models
-that differ only in their numbers then share one compiled program.
-"""
+
+@dataclass(frozen=True)
+class DensityProgram(ABC, Generic[T]):
+    """A program that reads nothing of its model but the two log densities.
+
+    Models that differ only in their numbers share its compiled form.
+    """
+
+    model: Density
+    runs_a_few_times: ClassVar[bool] = False
+    """If shards are small, it should compile fast, however long it runs."""
+    rows_together: ClassVar[int] = 1 << 22
+    """The number of rows, in shards that run in parallel, that keep an accelerator busy. Fewer if it needs much memory
+    for a row."""
+
+    @property
+    def density_only(self) -> bool:
+        """False if something else in the program reads more of the model."""
+        return True
+
+    @abstractmethod
+    def __call__(self, rows: Rows, weights: jax.Array, shard: Tree, shared: Tree, /) -> T: ...
+
+    def with_model(self, model: Density) -> DensityProgram[T]:
+        return replace(self, model=model)
 
 
 @dataclass(frozen=True)

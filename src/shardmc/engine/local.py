@@ -6,9 +6,9 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.batch import Batch, Blocks, padded
-from shardmc.engine.engine import Engine, Program, ProgramCall, T, by_shard
+from shardmc.engine.engine import DensityProgram, Engine, Program, ProgramCall, T, by_shard
 from shardmc.errors import OptionError
 from shardmc.guards.limits import needed_memory
 from shardmc.model import Density
@@ -30,8 +30,6 @@ _MOST_PROGRAMS = 32
 """Compiled programs that are kept, one for each kind of shards: about 2 MB each. A fit needs six or more."""
 _SMALL = 1 << 14
 """Rows of a shard. Below that, compiling a program takes longer than running it a few times."""
-_MOST_ROWS = 1 << 22
-"""The number of rows, in shards that run in parallel, that keep an accelerator busy."""
 
 
 def run_batch(program: Program[T], width: int, batch: Batch, per_shard: Tree, shared: Tree, count: int) -> T:
@@ -39,30 +37,20 @@ def run_batch(program: Program[T], width: int, batch: Batch, per_shard: Tree, sh
 
     If a program needs nothing but the density of its model, models that differ only in their numbers share it.
     """
-    if not (getattr(program, "density_only", False) and isinstance(batch, Batch)):
+    if not (isinstance(program, DensityProgram) and program.density_only and isinstance(batch, Batch)):
         return compiled_batch(program, width, None, batch, per_shard, shared, count)
 
     def run(kind: Density, numbers: Tree) -> T:
-        return compiled_batch(_with_model(program, kind), width, numbers, batch, per_shard, shared, count)
+        return compiled_batch(program.with_model(kind), width, numbers, batch, per_shard, shared, count)
 
-    return with_shared(run, _model_of(program), batch.rows)
-
-
-def _model_of(program: Program[T]) -> Density:
-    """The model of a program with `density_only = True`."""
-    of_model: Any = program
-    return of_model.model
-
-
-def _with_model(program: Program[T], model: Density) -> Program[T]:
-    of_model: Any = program
-    return replace(of_model, model=model)
+    return with_shared(run, program.model, batch.rows)
 
 
 def _compiled_how(program: Program[Tree], width: int, numbers: Tree, batch: Batch, *_: object) -> Options:
     """Programs that run a few times on small shards compile fast."""
     is_small = isinstance(batch, Batch) and batch.capacity <= _SMALL
-    return COMPILES_FAST if is_small and getattr(program, "runs_a_few_times", False) else {}
+    runs_a_few_times = isinstance(program, DensityProgram) and program.runs_a_few_times
+    return COMPILES_FAST if is_small and runs_a_few_times else {}
 
 
 @partial(CompiledFor, static=2, most=_MOST_PROGRAMS, compiler_options=_compiled_how)
@@ -78,7 +66,8 @@ def compiled_batch(
     """
 
     if numbers is not None:
-        program = _with_model(program, joined(_model_of(program), numbers))
+        assert isinstance(program, DensityProgram)
+        program = program.with_model(joined(program.model, numbers))
 
     @partial(jax.jit, inline=True)  # so that the program is traced once, for its shapes and for the loop
     def evaluate(i: jax.Array) -> T:
@@ -268,8 +257,8 @@ def default_width(program: Program[Tree], capacity: int) -> int:
     """Shards in parallel: one on a CPU; on an accelerator as many as the program has memory for."""
     if not is_accelerated():
         return 1
-    together = min(getattr(program, "rows_together", _MOST_ROWS), _rows_that_fit())
-    return max(1, min(16, together // capacity))
+    together = (program if isinstance(program, DensityProgram) else DensityProgram).rows_together
+    return max(1, min(16, min(together, _rows_that_fit()) // capacity))
 
 
 def _rows_that_fit() -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal, cast, final, get_args
+from dataclasses import dataclass, field, replace
+from typing import Literal, final, get_args
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,8 @@ from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Locate, LocateShards
 from shardmc.posterior import Plan, Posterior
-from shardmc.sample import Auto, Sampled, Sampler, ShardChains, Warped, named_sampler
-from shardmc.sample.sampler import Chains
+from shardmc.sample import Auto, Independence, Sampled, Sampler, ShardChains, named_sampler
+from shardmc.sample.sampler import Chains, DensitySampler
 from shardmc.seeds import Purpose, generator
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Data, Frame, Progress, RowValues
@@ -124,8 +124,8 @@ def expectation_propagation(
     """
     chosen, how = named_sampler(sampler), propagation(**options)
     first = chosen.first if isinstance(chosen, Auto) else chosen
-    if first.uses_rows or isinstance(first, Warped):
-        used = "coordinates of its own" if isinstance(first, Warped) else "the rows itself"
+    if not isinstance(first, DensitySampler):
+        used = "the rows itself" if first.uses_rows else "coordinates of its own"
         raise OptionError(
             f"{type(first).__name__} cannot sample tilted distributions, because it uses {used}. Choose a "
             "sampler that needs log densities only, such as 'independence' or 'hmc'."
@@ -147,7 +147,9 @@ def expectation_propagation(
         stratify=stratify,
         shuffled=True,
     )
-    state = driver.run(job, (ChoosePrecision(), Locate(), LocateShards(), PropagateSites(how), CheckDraws()))
+    state = driver.run(
+        job, (ChoosePrecision(), Locate(), LocateShards(), PropagateSites(how, first), CheckDraws())
+    )
     plan = Plan(
         rows=job.blocks.num_rows,
         shards=job.blocks.num_shards,
@@ -200,7 +202,7 @@ class _SampleTilted:
     """Program: draws of a shard's tilted distribution, and the logarithms of its ratios to a standard normal there."""
 
     model: Model
-    sampler: Sampler
+    sampler: DensitySampler
     num_draws: int
 
     def __call__(
@@ -210,9 +212,8 @@ class _SampleTilted:
         frame, key = shared
         tilted = Tilted(Target(self.model, rows, weights, frame, share), others)
         key_tune, key_run = jax.random.split(jax.random.fold_in(key, index))
-        target = cast(Target, tilted)  # samplers use its log densities only
-        tuning = self.sampler.tune(target, key_tune) if self.sampler.tunes else ()
-        chains = self.sampler.sample(target, key_run, self.num_draws, tuning)
+        tuning = self.sampler.tune(tilted, key_tune) if self.sampler.tunes else ()
+        chains = self.sampler.sample(tilted, key_run, self.num_draws, tuning)
         u = chains.u.reshape(-1, tilted.dim)
         return chains, tilted.log_densities(u) + 0.5 * jnp.sum(u**2, axis=1)
 
@@ -224,13 +225,14 @@ class PropagateSites(Stage):
 
     name = "propagate"
     how: Propagation
+    sampler: DensitySampler = field(default_factory=Independence)
 
     def run(self, job: Job, state: State, log: Log) -> State:
         frame = known(state.mode).frame
         advance = log.counter(self.how.max_rounds * state.blocks.num_shards)
         sites, passes, chains = _laplace_sites(job, state, frame), 1.0, ()
         while sites.rounds < self.how.max_rounds and sites.change > self.how.tolerance:
-            this = _Round(job, state.blocks, self.how, sites, frame)
+            this = _Round(job, state.blocks, self.how, self.sampler, sites, frame)
             sites, chains, cost = this.run(advance)
             passes += cost
         draws = self._draws(job, state, sites, frame, chains)
@@ -289,6 +291,7 @@ class _Round:
     job: Job
     blocks: Blocks
     how: Propagation
+    sampler: DensitySampler
     sites: Sites
     frame: Frame
 
@@ -299,7 +302,7 @@ class _Round:
         local = Frame(self.frame.to_theta(center), self.frame.basis @ root)
         others = [whole.over(self.sites.each.at(k)) for k in range(count)]
         seen = [each.seen_from(center, root) for each in others]
-        name, nothing = type(self.job.sampler).__name__, np.full((1, 1, self.job.model.dim), np.nan)
+        name, nothing = type(self.sampler).__name__, np.full((1, 1, self.job.model.dim), np.nan)
         reasons = dict.fromkeys(range(count), "The Gaussian of the other sites is not a density.")
         wanted = [self.sites.each.at(k) for k in range(count)]
         chains = [ShardChains(nothing, math.nan, 0, name, reason) for reason in reasons.values()]
@@ -335,7 +338,7 @@ class _Round:
         key = jax.random.fold_in(jax.random.key(job.seed), Purpose.PROPAGATE)
         num_draws = self.how.site_draws or max(200, 10 * job.model.dim)
         results = job.engine.map(
-            _SampleTilted(job.model, cast(Sampler, job.sampler), num_draws),
+            _SampleTilted(job.model, self.sampler, num_draws),
             self.blocks,
             (
                 (stacked.precision.astype(real), stacked.shift.astype(real)),

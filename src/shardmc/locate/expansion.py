@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks
-from shardmc.engine import Engine, in_order
+from shardmc.engine import DensityProgram, Engine, in_order
 from shardmc.locate.terms import expanded
 from shardmc.model import Model
 from shardmc.model.precision import double_precision
@@ -75,11 +74,8 @@ def prior_gradients(model: Model, points: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class LikelihoodTerms:
+class LikelihoodTerms(DensityProgram[tuple[jax.Array, jax.Array]]):
     """Program: gradient and curvature of one shard's log-likelihood at a frame's centre, in its coordinates."""
-
-    model: Model
-    density_only: ClassVar = True
 
     def __call__(
         self, rows: Rows, weights: jax.Array, shard: None, frame: DeviceFrame

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import ClassVar, NamedTuple, final
+from typing import NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jax import lax
 
 from shardmc.data.batch import Blocks
 from shardmc.data.grouped import cells_of, points_together
-from shardmc.engine import Engine, ProgramCall, in_order
+from shardmc.engine import DensityProgram, Engine, ProgramCall, in_order
 from shardmc.locate.terms import SubposteriorTerms, shard_slopes
 from shardmc.model import Density, Model
 from shardmc.model.precision import Precision
@@ -32,11 +32,8 @@ def _cells() -> int:
 
 
 @dataclass(frozen=True)
-class LikelihoodGradients:
+class LikelihoodGradients(DensityProgram[jax.Array]):
     """Program: gradients of a shard's weighted log-likelihood at many points of a frame, (point, dim)."""
-
-    model: Model
-    density_only: ClassVar = True
 
     def __call__(
         self, rows: Rows, weights: jax.Array, shard: None, shared: tuple[DeviceFrame, jax.Array]

@@ -15,9 +15,9 @@ from jax import lax
 
 from shardmc.data.batch import Blocks
 from shardmc.data.grouped import GroupedRows
-from shardmc.engine import Engine, ProgramCall
+from shardmc.engine import DensityProgram, Engine, ProgramCall
 from shardmc.locate.terms import row_scores
-from shardmc.model import Model
+from shardmc.model import Density, Model
 from shardmc.model.predictors import row_derivatives
 from shardmc.model.steps import primitives
 from shardmc.target import DeviceFrame
@@ -43,7 +43,7 @@ class RowLeverage:
     mode, about as far away as draws are.
     """
 
-    model: Model
+    model: Density
 
     def __call__(self, rows: Rows, weights: jax.Array, share: jax.Array, frame: DeviceFrame) -> jax.Array:
         def log_likelihood(u: jax.Array, some: Rows = rows) -> jax.Array:
@@ -124,12 +124,10 @@ def _has_backward_steps(log_likelihood: _OfRows, u: jax.Array, rows: Rows) -> bo
 
 
 @dataclass(frozen=True)
-class InfluentialRows:
+class InfluentialRows(DensityProgram[tuple[jax.Array, jax.Array, jax.Array]]):
     """Program: positions and leverages of a shard's rows above a bar, the highest `most`, and how many are above."""
 
-    model: Model
     most: int
-    density_only: ClassVar = True
     runs_a_few_times: ClassVar = True
 
     def __call__(

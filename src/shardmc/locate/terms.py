@@ -13,7 +13,7 @@ from jax import lax
 
 from shardmc.data.batch import Blocks
 from shardmc.data.grouped import GroupedRows, points_together
-from shardmc.engine import Engine, in_order
+from shardmc.engine import DensityProgram, Engine, in_order
 from shardmc.model import Density
 from shardmc.model.predictors import row_derivatives
 from shardmc.target import DeviceFrame, Target
@@ -31,14 +31,12 @@ curvature by at most some tenths of a percent, and rounding by less."""
 
 
 @dataclass(frozen=True)
-class SubposteriorTerms:
+class SubposteriorTerms(DensityProgram[tuple[jax.Array, jax.Array, jax.Array]]):
     """Program: value, gradient and curvature of a shard's rescaled log subposterior at a point u of a frame.
 
     The value is the gain over the frame's centre. Weighted by shares, the terms sum to those of all rows.
     """
 
-    model: Density
-    density_only: ClassVar = True
     runs_a_few_times: ClassVar = True
     rows_together: ClassVar = 1 << 20
     """For shards in parallel on an accelerator: second derivatives need much memory per row."""
@@ -63,11 +61,9 @@ class SubposteriorTerms:
 
 
 @dataclass(frozen=True)
-class SubposteriorSlope:
+class SubposteriorSlope(DensityProgram[jax.Array]):
     """Program: the gradient of a shard's rescaled log subposterior at a point u of a frame."""
 
-    model: Density
-    density_only: ClassVar = True
     rows_together: ClassVar = 1 << 20
     """With shards in parallel, an accelerator would transpose all rows first, which takes longer than the gradient."""
 
@@ -76,14 +72,11 @@ class SubposteriorSlope:
 
 
 @dataclass(frozen=True)
-class SubposteriorScores:
+class SubposteriorScores(DensityProgram[tuple[jax.Array, jax.Array]]):
     """Program: gradient of a shard's rescaled log subposterior at a point u of a frame, and its rows' scores squared.
 
     Near the mode the products of scores sum to about the curvature, never indefinite, from first derivatives only.
     """
-
-    model: Density
-    density_only: ClassVar = True
 
     def __call__(
         self, rows: Rows, weights: jax.Array, u: jax.Array, frame: DeviceFrame

@@ -38,7 +38,7 @@ from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job
 from shardmc.pipeline.stages import ChoosePrecision, Combine, KeepRows, Locate, LocateShards, SampleShards
 from shardmc.posterior import Plan, Posterior
-from shardmc.sample import Auto, Gibbs, Sampler, named_sampler
+from shardmc.sample import Auto, Sampler, named_sampler
 from shardmc.seeds import checked_seed
 from shardmc.types import Combiner, Data, Progress, Rows, RowValues
 
@@ -222,7 +222,7 @@ def fit(
             small = small_shards(count, rows, bound.dim)
             partition = Partition(count, shuffle, stratify, counted.given, weight_factor=counted.factor)
             # What the options do not show as text: the weights of the rows, and what the user's functions compute.
-            own = sampler.content(rows.row_shapes()) if isinstance(sampler, Gibbs) else vars(sampler)
+            own = sampler.content(rows.row_shapes())
             content = fingerprint(partition.fingerprint, own, vars(combiner))
             plan = Plan(rows=rows.num_rows, shards=count, content=content, **asked)
             if not overwrite:

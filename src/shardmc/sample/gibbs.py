@@ -229,8 +229,6 @@ class Gibbs(Sampler):
         return True
 
     def content(self, rows: Rows) -> list[object]:
-        """What it computes for rows of this structure, and its options: equal for equal samplers in every session."""
-
         def sweep(rows: Rows, weights: jax.Array, power: jax.Array) -> tuple[State, Params | jax.Array]:
             key = jax.random.key(0)
             extra = (power,) if self.takes_power else ()

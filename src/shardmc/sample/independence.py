@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardmc.errors import OptionError
-from shardmc.sample.sampler import Chains, Sampler, Tuning, student_t, student_t_log_density
+from shardmc.sample.sampler import Chains, DensitySampler, Sampler, Tuning, student_t, student_t_log_density
 from shardmc.seeds import normals
-from shardmc.target import GRID, Target, Warp, transport, unevenness
+from shardmc.target import GRID, LogDensity, Target, Warp, transport, unevenness
 from shardmc.types import Rows
 
 _MULTIPLE = 32
@@ -23,7 +23,7 @@ _DF_PER_PARAMETER = 5
 
 @final
 @dataclass(frozen=True)
-class Independence(Sampler):
+class Independence(DensitySampler):
     """Independence sampler: Student t proposals at the shard's mode, scaled by its curvature.
 
     The log densities of all proposals of a shard are one matrix computation. The accept step is a scan over scalars.
@@ -48,7 +48,7 @@ class Independence(Sampler):
     df: int | None = None
     warmup: int = 24
 
-    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
+    def sample(self, target: LogDensity, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         count = -(-(self.warmup + num_draws) // _MULTIPLE) * _MULTIPLE
         # All random numbers from one call: each further call takes time to compile.
         df = max(_DF, _DF_PER_PARAMETER * target.dim) if self.df is None else self.df
@@ -149,10 +149,10 @@ class Warped(Sampler):
     8
     """
 
-    sampler: Sampler = field(default_factory=Independence)
+    sampler: DensitySampler = field(default_factory=Independence)
 
     def __post_init__(self) -> None:
-        if self.sampler.uses_rows or isinstance(self.sampler, Warped):
+        if not isinstance(self.sampler, DensitySampler):
             raise OptionError(f"{self.sampler.name} does not sample in warped coordinates: leave out Warped.")
 
     @property

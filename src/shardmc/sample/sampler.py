@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardmc.target import Target
-from shardmc.types import Tree
+from shardmc.target import LogDensity, Target
+from shardmc.types import Rows, Tree
 
 State: TypeAlias = Tree
 """Where the chains of a shard are."""
@@ -69,9 +69,23 @@ class Sampler(ABC):
         """Steps that `sample` takes, for an estimate of its time; 1 for a sampler without steps."""
         return 1
 
+    def content(self, rows: Rows) -> object:
+        """What it computes for rows of this structure, and its options: equal for equal samplers in every session."""
+        return vars(self)
+
     @abstractmethod
     def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         """At least `num_draws` draws after warm-up."""
+
+
+class DensitySampler(Sampler):
+    """A sampler that needs a log density only. So it can also draw from tilted and from warped densities."""
+
+    def tune(self, target: LogDensity, key: jax.Array) -> Tuning:
+        return ()
+
+    @abstractmethod
+    def sample(self, target: LogDensity, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains: ...
 
 
 def student_t(noise: jax.Array, df: int) -> jax.Array:
@@ -100,7 +114,7 @@ class Moved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Walker(Sampler):
+class Walker(DensitySampler):
     """Chains with a step size, one for all shards, adapted by dual averaging on pilot shards unless it is given.
 
     A subclass defines how a chain starts and how all chains of a shard take one step. The chains of a shard advance
@@ -124,16 +138,16 @@ class Walker(Sampler):
         return self.warmup + math.ceil(num_draws / self.chains)
 
     @abstractmethod
-    def start(self, target: Target, u: jax.Array) -> State:
+    def start(self, target: LogDensity, u: jax.Array) -> State:
         """State of one chain at u."""
 
     @abstractmethod
     def step(
-        self, target: Target, key: jax.Array, states: State, step_size: jax.Array
+        self, target: LogDensity, key: jax.Array, states: State, step_size: jax.Array
     ) -> tuple[State, Moved]:
         """The next states of all chains, and statistics of the step."""
 
-    def tune(self, target: Target, key: jax.Array) -> jax.Array:
+    def tune(self, target: LogDensity, key: jax.Array) -> jax.Array:
         """Log step size that gives the target acceptance, by Nesterov's dual averaging."""
         from blackjax.optimizers.dual_averaging import dual_averaging
 
@@ -150,7 +164,7 @@ class Walker(Sampler):
         (_, averaging), _ = lax.scan(advance, initial, jax.random.split(key_adapt, _PILOT_STEPS))
         return jnp.log(final(averaging))
 
-    def sample(self, target: Target, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
+    def sample(self, target: LogDensity, key: jax.Array, num_draws: int, tuning: Tuning) -> Chains:
         step_size = jnp.exp(tuning) if self.step_size is None else jnp.asarray(self.step_size, float)
         key_start, key_run = jax.random.split(key)
 
@@ -169,7 +183,7 @@ class Walker(Sampler):
             self.chains * _START_CANDIDATES + jnp.sum(moved.evaluations),
         )
 
-    def _starts(self, target: Target, key: jax.Array) -> State:
+    def _starts(self, target: LogDensity, key: jax.Array) -> State:
         """One of a few Student t draws for each chain, chosen by importance weight."""
         key_candidates, key_choice = jax.random.split(key)
         shape = (self.chains, _START_CANDIDATES, _START_DF + target.dim)

@@ -14,10 +14,10 @@ from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import Engine, ProgramCall
 from shardmc.model import Model
 from shardmc.sample.independence import Independence, Warped
-from shardmc.sample.sampler import Sampler
+from shardmc.sample.sampler import DensitySampler, Sampler
 from shardmc.sample.shard_runs import Part, ShardChains, ShardRuns, not_reported
 from shardmc.sample.walkers import HMC
-from shardmc.types import Located, Scaling, ShardDraws
+from shardmc.types import Located, Rows, Scaling, ShardDraws
 
 LOW_ACCEPTANCE = {"cpu": 0.5}
 """Below this acceptance HMC makes more effective draws a second. On accelerators large batches of proposals cost less,
@@ -86,6 +86,10 @@ class Auto:
     fallback: Sampler = field(default_factory=lambda: HMC(chains=8))
     needs_mode = True
     takes_power = True
+
+    def content(self, rows: Rows) -> object:
+        """As for a `Sampler`."""
+        return vars(self)
 
 
 def sample(
@@ -218,7 +222,7 @@ def _choose_for_heavy_tails(
 
 
 def _in_warped_coordinates(sampler: Sampler) -> Sampler:
-    return sampler if sampler.uses_rows else Warped(sampler)
+    return Warped(sampler) if isinstance(sampler, DensitySampler) else sampler
 
 
 def _on_pilots(sampler: Sampler) -> str:

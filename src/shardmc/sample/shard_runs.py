@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Blocks
-from shardmc.engine import Engine, ProgramCall
+from shardmc.engine import DensityProgram, Engine, ProgramCall
 from shardmc.errors import SamplingError
 from shardmc.model import Model
 from shardmc.sample.sampler import Chains, Sampler, Tuning
@@ -62,10 +62,9 @@ _Own = tuple[DeviceFrame, jax.Array, jax.Array]
 
 
 @dataclass(frozen=True)
-class _SampleShard:
+class _SampleShard(DensityProgram[Chains]):
     """Program: draws of one shard's target."""
 
-    model: Model
     sampler: Sampler
     num_draws: int
 
@@ -80,10 +79,9 @@ class _SampleShard:
 
 
 @dataclass(frozen=True)
-class _TuneShard:
+class _TuneShard(DensityProgram[Tuning]):
     """Program: tuning of a sampler on one pilot shard."""
 
-    model: Model
     sampler: Sampler
 
     @property
@@ -102,14 +100,12 @@ _CLIP = 20.0
 
 
 @dataclass(frozen=True)
-class _ProbeTails:
+class _ProbeTails(DensityProgram[jax.Array]):
     """Program: how much the log density of a shard is above a normal one, 4 sds to both sides along each parameter.
 
     The other parameters follow on the line of their conditional means. The result is (2, dim).
     """
 
-    model: Model
-    density_only: ClassVar = True
     runs_a_few_times: ClassVar = True
 
     def __call__(self, rows: Rows, weights: jax.Array, shard: _Own, shared: None) -> jax.Array:

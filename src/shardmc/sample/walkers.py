@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from shardmc.sample.sampler import Moved, State, Walker
-from shardmc.target import Target
+from shardmc.target import LogDensity
 from shardmc.types import Tree
 
 Kernel: TypeAlias = Callable[..., tuple[State, Tree]]
@@ -49,13 +49,13 @@ class RandomWalk(Walker):
     target_acceptance: float = 0.25
     thin: int = 10
 
-    def start(self, target: Target, u: jax.Array) -> State:
+    def start(self, target: LogDensity, u: jax.Array) -> State:
         from blackjax.mcmc import random_walk
 
         return random_walk.init(u, target.log_density)
 
     def step(
-        self, target: Target, key: jax.Array, states: State, step_size: jax.Array
+        self, target: LogDensity, key: jax.Array, states: State, step_size: jax.Array
     ) -> tuple[State, Moved]:
         from blackjax.mcmc import random_walk
 
@@ -134,17 +134,17 @@ class HMC(Walker):
     target_acceptance: float = 0.85
     trajectory: float = math.pi / 2
 
-    def start(self, target: Target, u: jax.Array) -> State:
+    def start(self, target: LogDensity, u: jax.Array) -> State:
         from blackjax.mcmc import hmc
 
         return hmc.init(u, target.log_density)
 
-    def tune(self, target: Target, key: jax.Array) -> jax.Array:
+    def tune(self, target: LogDensity, key: jax.Array) -> jax.Array:
         # A longer step than the longest trajectory means nothing, and would spoil the average over pilot shards.
         return jnp.minimum(super().tune(target, key), math.log(self.trajectory * _JITTER[1]))
 
     def step(
-        self, target: Target, key: jax.Array, states: State, step_size: jax.Array
+        self, target: LogDensity, key: jax.Array, states: State, step_size: jax.Array
     ) -> tuple[State, Moved]:
         from blackjax.mcmc import hmc
 
@@ -188,13 +188,13 @@ class NUTS(Walker):
     warmup: int = 50
     max_doublings: int = 8
 
-    def start(self, target: Target, u: jax.Array) -> State:
+    def start(self, target: LogDensity, u: jax.Array) -> State:
         from blackjax.mcmc import nuts
 
         return nuts.init(u, target.log_density)
 
     def step(
-        self, target: Target, key: jax.Array, states: State, step_size: jax.Array
+        self, target: LogDensity, key: jax.Array, states: State, step_size: jax.Array
     ) -> tuple[State, Moved]:
         from blackjax.mcmc import nuts
 

@@ -19,7 +19,7 @@ from provenance import header, publish, table
 
 from shardmc.data.grouped import GroupedRows
 from shardmc.mixed import LinearEffects, Matched, blank_sites, points_for, product_rule
-from shardmc.mixed.matched import Normal, find_sites, tilted
+from shardmc.mixed.matched import GroupNormal, find_sites, tilted
 from shardmc.model.precision import double_precision
 
 TOTAL = 0.8
@@ -55,12 +55,12 @@ def _rows(rows: int, size: int, groups: int) -> GroupedRows:
     return GroupedRows(leaves, jnp.ones((groups, rows)), jnp.arange(groups), sites, None, True, True)
 
 
-def _laplace(normal: Normal, heights: jax.Array) -> jax.Array:
+def _laplace(normal: GroupNormal, heights: jax.Array) -> jax.Array:
     """Laplace's approximation; `heights` are the log-likelihoods of the rows at the mode."""
     return normal.value + jnp.sum(normal.log_ratio(heights, normal.mean), axis=1)
 
 
-def _second_order(normal: Normal, eta: jax.Array) -> jax.Array:
+def _second_order(normal: GroupNormal, eta: jax.Array) -> jax.Array:
     """What the third and fourth derivatives of the rows' log-likelihoods add to Laplace's approximation."""
     p = jax.nn.sigmoid(eta)
     w, h, covariance = p * (1 - p), normal.variance, normal.covariance
@@ -86,7 +86,7 @@ def log_likelihoods(local: LinearEffects, data: GroupedRows, log_sd: float) -> j
     params = _params(log_sd)
     laplace, matched, _ = find_sites(local, params, data)
     columns, of_rows = local.columns(params, data.rows), local.of_rows(params, data)
-    at_mode = Normal.given(columns, laplace[..., 0], laplace[..., 1])
+    at_mode = GroupNormal.given(columns, laplace[..., 0], laplace[..., 1])
     plain = _laplace(at_mode, of_rows(at_mode.mean))
     second = plain + _second_order(at_mode, params["intercept"] + at_mode.mean)
     with_sites = replace(data, effects={"sites": matched})

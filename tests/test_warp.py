@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shardmc.target import GRID, Warp, transport
+from shardmc.target import GRID, Warp, normal_map
 
 
 def log_gamma(shape):
@@ -16,7 +16,7 @@ def log_gamma(shape):
 
 
 def warp_to(shape):
-    log_slopes, median = jax.jit(transport)(log_gamma(shape))
+    log_slopes, median = jax.jit(normal_map)(log_gamma(shape))
     return Warp.of(log_slopes[None], median[None])
 
 
@@ -40,7 +40,7 @@ def test_the_map_takes_a_normal_variable_to_the_density(shape):
 
 
 def test_the_map_to_a_normal_density_is_nearly_the_identity():
-    log_slopes, median = transport(jnp.asarray(-0.5 * GRID**2))
+    log_slopes, median = normal_map(jnp.asarray(-0.5 * GRID**2))
     assert np.abs(log_slopes).max() < 0.04
     assert abs(float(median)) < 1e-5
 
@@ -59,6 +59,6 @@ def test_slopes_are_the_derivative_of_the_map_and_positive_for_any_numbers():
 @pytest.mark.parametrize("ends", [np.nan, -np.inf, -1e30])
 def test_values_that_are_not_finite_far_out_do_no_harm(ends):
     log_density = np.where(np.abs(GRID) > 6, ends, -0.5 * GRID**2)
-    log_slopes, median = transport(jnp.asarray(log_density))
+    log_slopes, median = normal_map(jnp.asarray(log_density))
     assert np.abs(log_slopes).max() < 0.5
     assert abs(float(median)) < 1e-3

@@ -66,7 +66,7 @@ def _mean_growth(change: jax.Array) -> jax.Array:
     return jnp.where(small, 1 + change / 2 * (1 + change / 3), jnp.expm1(safe) / safe)
 
 
-def transport(log_density: jax.Array) -> tuple[jax.Array, jax.Array]:
+def normal_map(log_density: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Log slopes (knot,) and the median () of the monotone map from a normal variable to a density.
 
     `log_density` (point,) is known at the points of `GRID`, up to a constant. Between them it is taken as linear, and

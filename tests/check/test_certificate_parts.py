@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardmc.check import Bounds, Certificate, Certify, certify, certify_options, choose, polish
-from shardmc.check.measured import effective_number, split
+from shardmc.check.measured import effective_number, halves_of
 from shardmc.errors import OptionError
 from shardmc.types import Mode
 
@@ -239,7 +239,7 @@ def test_correlated_draws_are_worth_less():
 def test_both_halves_hold_draws_of_every_shard():
     shard = np.random.default_rng(0).permutation(np.repeat(np.arange(20), np.arange(2, 22)))
     rng = np.random.default_rng(1)
-    halves = split(len(shard), shard, np.arange(len(shard)), rng)
+    halves = halves_of(len(shard), shard, np.arange(len(shard)), rng)
     first, second = np.bincount(shard[halves], minlength=20), np.bincount(shard[~halves], minlength=20)
     assert (np.abs(first - second) <= 1).all()
 
@@ -247,6 +247,6 @@ def test_both_halves_hold_draws_of_every_shard():
 def test_both_halves_hold_chosen_draws():
     rng = np.random.default_rng(1)
     chosen = np.arange(0, 2000, 20)  # all of them in the same half of the blocks
-    halves = split(2000, None, chosen, rng)
+    halves = halves_of(2000, None, chosen, rng)
     assert halves[chosen].sum() == 50
     assert abs(halves.mean() - 0.5) < 0.05

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shardmc.data.assignment import Assignment, apportion, shard_sizes, shard_starts
+from shardmc.data.assignment import Assignment, parts_of, shard_sizes, shard_starts
 from shardmc.errors import OptionError
 
 
@@ -54,7 +54,7 @@ def test_apportioning_gives_each_row_to_the_smallest_quotient():
         order = sorted(((row + 0.5) / size, shard) for shard, size in enumerate(sizes) for row in range(size))
         total = int(rng.integers(0, sizes.sum() + 1))
         expected = np.bincount([shard for _, shard in order[:total]], minlength=len(sizes))
-        assert np.array_equal(apportion(total, sizes), expected)
+        assert np.array_equal(parts_of(total, sizes), expected)
 
 
 @pytest.mark.parametrize("sizes", [shard_sizes(1003, 10), np.array([500, 3, 200, 300])])

@@ -13,7 +13,7 @@ import pytest
 import shardmc
 from shardmc.data.grouped import GroupedRows
 from shardmc.mixed import LinearEffects, Matched, blank_sites, points_for, product_rule
-from shardmc.mixed.matched import Normal, find_sites
+from shardmc.mixed.matched import GroupNormal, find_sites
 from shardmc.mixed.rows import conditioned, inverse_of_sum
 from shardmc.model.precision import double_precision
 
@@ -115,7 +115,7 @@ def test_close_to_dense_quadrature(rows):
 def _laplace(local: LinearEffects, data: GroupedRows, log_sd: float) -> jax.Array:
     sites = find_sites(local, _params(log_sd), data)[0]
     columns = local.columns(_params(log_sd), data.rows)
-    normal = Normal.given(columns, sites[..., 0], sites[..., 1])
+    normal = GroupNormal.given(columns, sites[..., 0], sites[..., 1])
     heights = normal.log_ratio(local.of_rows(_params(log_sd), data)(normal.mean), normal.mean)
     return normal.value + jnp.sum(heights, axis=1)
 
@@ -136,8 +136,8 @@ def test_flipped_correction_fails(monkeypatch):
             return np.abs(found - exact).mean()
 
         right = error()
-        pairs = Normal.pairs
-        monkeypatch.setattr(Normal, "pairs", lambda self, a: -pairs(self, a))
+        pairs = GroupNormal.pairs
+        monkeypatch.setattr(GroupNormal, "pairs", lambda self, a: -pairs(self, a))
         wrong = error()
         assert right < 2e-4 < 4 * right + 2e-4 < 2 * wrong
 

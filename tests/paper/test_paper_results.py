@@ -10,7 +10,7 @@ from shardmc.paper import NAMES, recompute, reproduce
 from shardmc.paper.beta_bernoulli import DataSet, method_draws
 from shardmc.paper.comparison import (
     OURS,
-    Comparison,
+    MethodComparison,
     default_is_closest,
     distance_table,
     ranking_table,
@@ -18,7 +18,7 @@ from shardmc.paper.comparison import (
     thinned,
 )
 from shardmc.paper.gaussian import NormalInverseGamma, exact_methods
-from shardmc.paper.logistic import _Job, _methods, _Reference, load_covertype, newton_steps, synthetic
+from shardmc.paper.logistic import _Job, _methods, _Reference, load_covertype, newton_from, synthetic
 from shardmc.paper.result import ORDER, Call
 
 
@@ -69,7 +69,7 @@ def test_names_and_seeds_are_checked(tmp_path):
 def cell(**distances):
     printed = {"CMC": 1.0, "AR": 2.0, "WS": 3.0, "MP": None}
     values = {name: np.array(v) for name, v in distances.items()}
-    return Comparison("K = 2", values, np.array([0.9, 1.0, 1.1]), printed)
+    return MethodComparison("K = 2", values, np.array([0.9, 1.0, 1.1]), printed)
 
 
 def test_methods_are_ordered_and_reversals_explained():
@@ -99,7 +99,7 @@ def test_thinning_keeps_every_shards_part():
 
 def test_newton_finds_the_mode():
     rows = synthetic(2_000, (0,))
-    path = newton_steps(rows["x"], rows["y"], 10.0, np.array([0.0, 3.0, -5.0, 1.0, -12.0]), 12)
+    path = newton_from(rows["x"], rows["y"], 10.0, np.array([0.0, 3.0, -5.0, 1.0, -12.0]), 12)
     x, theta = rows["x"].astype(np.float64), path[-1]
     gradient = x.T @ (rows["y"] - 1 / (1 + np.exp(-x @ theta))) - theta / 100
     np.testing.assert_allclose(gradient, 0, atol=1e-8)

@@ -163,7 +163,7 @@ def measure(
     # The curvature between the draws and the posterior: m is the error times it; its inverse root is the sd.
     slope = np.maximum(variance.value, 0) / np.maximum((z @ directions.T).var(axis=0, ddof=1), 1e-300)
     unit = 1 / np.sqrt((1 + slope) / 2)
-    halves = split(len(values), shard, chosen, rng)
+    halves = halves_of(len(values), shard, chosen, rng)
     shifted, widest, narrowest = worst_combinations(sample, halves, np.linalg.inv(basis) * scale, names)
     points = rng.permutation(len(chosen))[:_MOST_POINTS]
     # Draws to be polished may be far away, where the skewness differs. There the scores are not straightened.
@@ -331,7 +331,7 @@ def effective_number(values: np.ndarray, shard: np.ndarray | None) -> np.ndarray
     return count * np.minimum(worth, 1)
 
 
-def split(
+def halves_of(
     count: int, shard: np.ndarray | None, chosen: np.ndarray, rng: np.random.Generator, block: int = 10
 ) -> np.ndarray:
     """Split draws into two nearly independent halves that both hold draws of every shard, (draw,) bool.

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardmc.combiners.barycenters import MPosterior, Wasserstein
 from shardmc.combiners.gaussian import Consensus, Laplace, Product
-from shardmc.combiners.moments import VaryingDirections, invertible_covariances, listed
+from shardmc.combiners.moments import VaryingDirections, invertible_covariances, listed_shards
 from shardmc.combiners.partition_trees import PartitionTrees
 from shardmc.combiners.read import RENAMED, GivenShards, Layout, read_shards
 from shardmc.combiners.recenter import Recenter
@@ -178,7 +178,7 @@ def far_shards(draws: ShardDraws) -> tuple[str, ...]:
     if len(far) == 0:
         return ()
     return (
-        f"The mean of {listed(far)} lies up to {distance[far].max():.3g} posterior standard deviations "
+        f"The mean of {listed_shards(far)} lies up to {distance[far].max():.3g} posterior standard deviations "
         f"from the median shard; about {np.sqrt(varying.rank / draws.shares[far].min()):.3g} is usual.",
     )
 

@@ -21,7 +21,7 @@ class Distribution(Protocol):
     ) -> np.ndarray: ...
 
 
-Column: TypeAlias = "np.ndarray | Distribution"
+DrawsOrLaw: TypeAlias = "np.ndarray | Distribution"
 """Draws of one coordinate, or its exact distribution."""
 
 MOST_POINTS = 2**18
@@ -37,12 +37,12 @@ _TAIL = 3.5
 """How far a curve extends beyond the outermost draws, in bandwidths."""
 
 
-def mean_and_sd(column: Column) -> tuple[float, float]:
+def mean_and_sd(column: DrawsOrLaw) -> tuple[float, float]:
     """Mean and standard deviation of a coordinate."""
     return float(column.mean()), float(column.std())
 
 
-def silverman(column: Column) -> float:
+def silverman(column: DrawsOrLaw) -> float:
     """Silverman's bandwidth; for an exact distribution sd / 20, which only sets the grid."""
     if not isinstance(column, np.ndarray):
         return mean_and_sd(column)[1] / 20
@@ -59,7 +59,7 @@ def bandwidth_of(spread: float, count: int) -> float:
     return 0.9 * spread * count**-0.2
 
 
-def support(column: Column, bandwidth: float) -> tuple[float, float]:
+def support(column: DrawsOrLaw, bandwidth: float) -> tuple[float, float]:
     """Ends of a grid that holds the whole density."""
     if isinstance(column, np.ndarray):
         return float(column.min()) - _REACH * bandwidth, float(column.max()) + _REACH * bandwidth
@@ -75,7 +75,7 @@ def equally_spaced(low: float, high: float, bandwidth: float) -> tuple[np.ndarra
     return grid, float(step)
 
 
-def density(column: Column, bandwidth: float, grid: np.ndarray, step: float) -> np.ndarray:
+def density(column: DrawsOrLaw, bandwidth: float, grid: np.ndarray, step: float) -> np.ndarray:
     """Density on an equally spaced grid that extends well beyond the draws."""
     if not isinstance(column, np.ndarray):
         return np.asarray(column.pdf(grid))

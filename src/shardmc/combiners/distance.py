@@ -10,8 +10,8 @@ import numpy as np
 from shardmc.combiners.density import (
     PLANE_MARGIN,
     PLANE_SIDE,
-    Column,
     Distribution,
+    DrawsOrLaw,
     density,
     density_of_plane,
     equally_spaced,
@@ -288,9 +288,9 @@ def noise_floor(
     return {name: float(np.mean([f[name] for f in found])) for name in found[0]}
 
 
-def _columns(*sides: Side) -> list[list[Column]]:
+def _columns(*sides: Side) -> list[list[DrawsOrLaw]]:
     """Each side as one array or distribution per coordinate."""
-    result: list[list[Column]] = []
+    result: list[list[DrawsOrLaw]] = []
     for side in sides:
         if not isinstance(side, Distribution) and not isinstance(side[0], Distribution):
             side = np.asarray(side)
@@ -340,7 +340,7 @@ def _whitened_moments(draws: Side, reference: Side) -> tuple[np.ndarray, np.ndar
     return np.array([(mean - center) / unit]), np.array([[(sd / unit) ** 2]])
 
 
-def _largest_cdf_gap(a: Column, b: Column) -> float:
+def _largest_cdf_gap(a: DrawsOrLaw, b: DrawsOrLaw) -> float:
     if not isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         a, b = b, a
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):

@@ -12,7 +12,7 @@ import numpy as np
 from shardmc.combiners.moments import (
     in_varying_directions,
     invertible_covariances,
-    listed,
+    listed_shards,
     precisions,
     symmetric,
 )
@@ -107,7 +107,10 @@ class Consensus(Combiner):
             values = mean + (values - mean) * widening(draws.shares, lengths, parameters)
         short = np.flatnonzero(lengths < lengths.max())
         if len(short):
-            notes = (*notes, f"Draws of {listed(short)} were used more than once: other shards have more.")
+            notes = (
+                *notes,
+                f"Draws of {listed_shards(short)} were used more than once: other shards have more.",
+            )
         return Combined(values, notes=notes)
 
     def _precisions(self, draws: ShardDraws) -> tuple[np.ndarray, tuple[str, ...]]:

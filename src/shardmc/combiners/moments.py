@@ -17,7 +17,7 @@ CONSTANT = 1e-13
 """A coordinate is constant if its standard deviation relative to its mean is below this: only rounding."""
 
 
-def listed(shards: Sequence[int] | np.ndarray) -> str:
+def listed_shards(shards: Sequence[int] | np.ndarray) -> str:
     """A list of shards for a sentence.
 
     >>> listed([3]), listed([0, 4, 5]), listed(range(30))
@@ -135,12 +135,12 @@ def _regularization_notes(few: np.ndarray, singular: np.ndarray, dim: int) -> tu
     notes = []
     if few.any():
         notes.append(
-            f"The covariance of {listed(np.flatnonzero(few))} was shrunk towards the average of the shards, because a "
-            f"shard needs at least {2 * dim + 1} draws for {counted(dim, 'parameter')}."
+            f"The covariance of {listed_shards(np.flatnonzero(few))} was shrunk towards the average of the shards, "
+            f"because a shard needs at least {2 * dim + 1} draws for {counted(dim, 'parameter')}."
         )
     if singular.any():
         notes.append(
-            f"The covariance of {listed(np.flatnonzero(singular))} is singular. Where such a shard does "
+            f"The covariance of {listed_shards(np.flatnonzero(singular))} is singular. Where such a shard does "
             f"not vary, the average covariance of the other shards was used."
         )
     return tuple(notes)
@@ -312,6 +312,6 @@ def _repeat_notes(counts: np.ndarray, lengths: np.ndarray) -> tuple[str, ...]:
         return ()
     most = math.ceil(float(np.max(counts[repeated] / lengths[repeated])))
     return (
-        f"Draws of {listed(repeated)} were repeated, each up to {most} times, to give those shards their share of the "
-        "pooled draws.",
+        f"Draws of {listed_shards(repeated)} were repeated, each up to {most} times, to give those shards their share "
+        "of the pooled draws.",
     )

@@ -14,7 +14,7 @@ from shardmc.combiners.moments import (
     inflation,
     invertible_covariances,
     is_singular,
-    listed,
+    listed_shards,
     pool,
     precisions,
     regularized,
@@ -176,8 +176,8 @@ class Recenter(Combiner):
             return center, scale, ()
         if uses_modes:
             note = (
-                f"No mode was found for {listed(np.flatnonzero(~located.found))}: the mean and covariance of such a "
-                "shard's draws were matched to those of the other shards' moved draws."
+                f"No mode was found for {listed_shards(np.flatnonzero(~located.found))}: the mean and covariance of "
+                "such a shard's draws were matched to those of the other shards' moved draws."
             )
             return center, scale, (note,)
         if self.center == "auto":

@@ -155,7 +155,7 @@ def shard_starts(sizes: np.ndarray) -> np.ndarray:
     return starts
 
 
-def apportion(total: int, sizes: np.ndarray) -> np.ndarray:
+def parts_of(total: int, sizes: np.ndarray) -> np.ndarray:
     """How many of `total` rows each shard gets, in proportion to the shards' sizes.
 
     Webster's method: each row goes to the shard with the smallest (c_i + 1/2) / n_i, where c_i is the number of rows
@@ -201,7 +201,7 @@ class Assignment:
     def __init__(self, sizes: np.ndarray, strata: np.ndarray, seed: int | None) -> None:
         self.sizes = sizes
         prefixes = np.concatenate([[0], np.cumsum(strata)])
-        received = np.stack([apportion(int(total), sizes) for total in prefixes])
+        received = np.stack([parts_of(int(total), sizes) for total in prefixes])
         self.ends = np.cumsum(np.diff(received, axis=0), axis=1)  # (stratum, shard)
         self._seen = np.zeros(len(strata), dtype=np.int64)
         self.shuffles = [

@@ -134,11 +134,11 @@ def random_order(num_rows: int, seed: int) -> RowOrder:
     if shuffle.table is not None:
         return ListedOrder(jax.device_put(np.argsort(shuffle.table).astype(np.int32)))
     keyed = KeyedOrder.of(shuffle)
-    return listed(keyed) if _free_bytes() > _BYTES_TO_LIST * num_rows else keyed
+    return as_list(keyed) if _free_bytes() > _BYTES_TO_LIST * num_rows else keyed
 
 
 @jit
-def listed(order: KeyedOrder) -> ListedOrder:
+def as_list(order: KeyedOrder) -> ListedOrder:
     """The same order as a list."""
     return ListedOrder(order.rows_at(jnp.arange(order.num_rows, dtype=jnp.int32)))
 
@@ -192,8 +192,8 @@ class _Shuffles:
         last = self.num_rows[stratum] - 1
         start = self.table_start[stratum]
         index = self._forth(stratum, rank.astype(jnp.uint32))
-        listed = self.table[jnp.where(start >= 0, start + rank, 0)]
-        index = jnp.where(start >= 0, listed, index)
+        as_list = self.table[jnp.where(start >= 0, start + rank, 0)]
+        index = jnp.where(start >= 0, as_list, index)
         index = lax.while_loop(
             lambda index: (index > last).any(),
             lambda index: jnp.where(index > last, self._forth(stratum, index), index),

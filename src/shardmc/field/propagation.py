@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.check import Certify, certify_options
-from shardmc.combiners.moments import listed, pool
+from shardmc.combiners.moments import listed_shards, pool
 from shardmc.data import Blocks, Rows
 from shardmc.engine import Engine
 from shardmc.errors import OptionError, SamplingError, unknown
@@ -33,7 +33,7 @@ from shardmc.seeds import Purpose, generator
 from shardmc.target import DeviceFrame, Target
 from shardmc.types import Data, Frame, Progress, RowValues
 
-Result = Literal["gaussian", "tilted"]
+DrawnFrom = Literal["gaussian", "tilted"]
 
 
 @final
@@ -64,14 +64,14 @@ class Propagation:
     max_rounds: int = 10
     tolerance: float = 0.01
     site_draws: int | None = None
-    result: Result = "gaussian"
+    result: DrawnFrom = "gaussian"
 
     def __post_init__(self) -> None:
         check_counts(self, max_rounds=1, site_draws=20)
         check_range(self, "damping", 0.0, 1.0, allowed=1.0)
         check_range(self, "tolerance", 0.0, math.inf)
-        if self.result not in get_args(Result):
-            raise unknown("result of expectation propagation", self.result, get_args(Result))
+        if self.result not in get_args(DrawnFrom):
+            raise unknown("result of expectation propagation", self.result, get_args(DrawnFrom))
 
 
 @shows_progress
@@ -263,13 +263,13 @@ class PropagateSites(Stage):
         notes = []
         if sites.held:
             notes.append(
-                f"In the last round nothing was updated for {listed(sites.held)}: the tilted distribution could not be "
-                "sampled."
+                f"In the last round nothing was updated for {listed_shards(sites.held)}: the tilted distribution could "
+                "not be sampled."
             )
         if len(sites.indefinite):
             notes.append(
                 "The Gaussian approximation has a precision that is not positive definite for "
-                f"{listed(sites.indefinite)}."
+                f"{listed_shards(sites.indefinite)}."
             )
         times = "1 round" if sites.rounds == 1 else f"{sites.rounds} rounds"
         verb = "converged" if sites.change <= self.how.tolerance else "did not converge"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Scale = Literal["mean", "link"]
-Comparison = Literal["difference", "ratio", "odds_ratio"]
+Measure = Literal["difference", "ratio", "odds_ratio"]
 _SCALES: tuple[str, ...] = ("mean", "link")
 _COMPARISONS: tuple[str, ...] = ("difference", "ratio", "odds_ratio")
 _STEP = 1e-4  # of a slope, in standard deviations of the predictor
@@ -41,7 +41,7 @@ def contrast(
     at: Mapping[str, object] | None = None,
     by: str | Sequence[str] = (),
     scale: Scale = "mean",
-    compare: Comparison = "difference",
+    compare: Measure = "difference",
     interval: float = INTERVAL,
     interval_kind: IntervalKind = "eti",
     draws: int = 1000,

@@ -58,7 +58,7 @@ class StoredDesign(TypedDict):
 
 @final
 @dataclass(frozen=True)
-class Scaling:
+class ColumnScaling:
     """The shifts and scales that columns lose before they become float32; they do not change the result.
 
     A column far from zero compared to its spread (a year, a time stamp) would lose its digits in float32, and the
@@ -85,9 +85,9 @@ class Scaling:
         }
 
     @staticmethod
-    def from_dict(stored: StoredScaling) -> Scaling:
+    def from_dict(stored: StoredScaling) -> ColumnScaling:
         means, sds, shifts = (np.asarray(stored[name], np.float64) for name in ("means", "sds", "shifts"))
-        return Scaling(means, sds, shifts, stored["response_shift"], stored["response_scale"])
+        return ColumnScaling(means, sds, shifts, stored["response_shift"], stored["response_scale"])
 
 
 @final
@@ -100,7 +100,7 @@ class Design:
     family: Family
     kinds: Mapping[str, Kind]
     """What each column holds: those of response, offset, exposure, trials and censored, and those of the predictors."""
-    scaling: Scaling
+    scaling: ColumnScaling
     priors: Mapping[str, Prior]
     num_rows: int
     factors: tuple[Factor, ...] = ()
@@ -253,7 +253,7 @@ class Design:
             Roles.from_dict(known["roles"]),
             family_from_dict(known["family"]),
             known["kinds"],
-            Scaling.from_dict(known["scaling"]),
+            ColumnScaling.from_dict(known["scaling"]),
             {name: Prior.parse(text) for name, text in known["priors"].items()},
             known["num_rows"],
             tuple(Factor.from_dict(each) for each in known.get("factors", ())),

@@ -13,7 +13,7 @@ from shardmc.data.grouped import GroupedRows
 from shardmc.data.reduction import CONSTANT, Reduction
 from shardmc.formulas.families.family import Declared
 from shardmc.formulas.groups import Factor
-from shardmc.formulas.priors import Prior, rounded
+from shardmc.formulas.priors import Prior, to_four_digits
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, Marginal
 from shardmc.mixed.matched import LinearEffects, Matched
 from shardmc.mixed.rows import ByRows, cholesky, inverse_lower, log_diagonal, solve_lower
@@ -284,7 +284,7 @@ def log_prior_of(factor: Factor, priors: Mapping[str, Prior], params: Params) ->
 def default_priors(factor: Factor, scale: float) -> dict[str, Prior]:
     """Priors of a factor's sds and correlations. `scale`: prior sd of a coefficient of a column with sd 1."""
     found = {
-        name: Prior("half_student_t", (3.0, rounded(scale / unit)))
+        name: Prior("half_student_t", (3.0, to_four_digits(scale / unit)))
         for name, unit in zip(factor.sd_names, factor.units, strict=True)
     }
     return found | ({f"cor_{factor.name}": Prior("lkj", (1.0,))} if factor.correlated else {})

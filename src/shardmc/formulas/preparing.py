@@ -14,7 +14,7 @@ from shardmc.data import Source
 from shardmc.data.grouped import GroupedSource
 from shardmc.errors import DataError, ModelError
 from shardmc.formulas.chunk import Kind, Level, as_chunk, column_kinds, refuse_unknown
-from shardmc.formulas.design import UNIT, Design, Scaling
+from shardmc.formulas.design import UNIT, ColumnScaling, Design
 from shardmc.formulas.design_checks import (
     find_redundant,
     group_findings,
@@ -275,7 +275,7 @@ def _num_columns(formula: Formula, found: TableSummary) -> int:
 
 def _scaling(
     summary: DesignSummary, response: ResponseSummary, family: Family, has_location: bool
-) -> Scaling:
+) -> ColumnScaling:
     moments = summary.moments
     means, sds = np.atleast_1d(moments.mean), np.atleast_1d(moments.sd)
     if moments.mean.ndim == 0:  # no columns
@@ -284,9 +284,9 @@ def _scaling(
     far = (np.abs(means) > _FAR * size) & has_location
     shifts = np.where(far, means, 0.0)
     if not family.location_scale:
-        return Scaling(means, size, shifts)
+        return ColumnScaling(means, size, shifts)
     is_far = has_location and abs(response.mean) > _FAR * response.sd
-    return Scaling(means, size, shifts, response.mean if is_far else 0.0, response.sd)
+    return ColumnScaling(means, size, shifts, response.mean if is_far else 0.0, response.sd)
 
 
 def _priors(

@@ -20,7 +20,7 @@ COEFFICIENTS = "coefficients"
 """The parameter that holds all coefficients, and the key of one prior for all of them."""
 
 Number = jax.Array | float
-Density = Callable[..., jax.Array]
+PriorDensity = Callable[..., jax.Array]
 
 
 def _normal(x: Number, loc: Number, scale: Number) -> jax.Array:
@@ -35,7 +35,7 @@ def _gamma(x: Number, shape: Number, rate: Number) -> jax.Array:
     return (shape - 1) * jnp.log(x) - rate * x + shape * jnp.log(rate)
 
 
-_DENSITIES: dict[str, tuple[tuple[str, ...], Density]] = {
+_DENSITIES: dict[str, tuple[tuple[str, ...], PriorDensity]] = {
     "normal": (("loc", "scale"), _normal),
     "student_t": (("df", "loc", "scale"), _student_t),
     "cauchy": (("loc", "scale"), lambda x, loc, scale: _student_t(x, 1.0, loc, scale)),
@@ -187,7 +187,7 @@ def log_density(priors: list[Prior], values: jax.Array) -> jax.Array:
     return total
 
 
-def rounded(value: float) -> float:
+def to_four_digits(value: float) -> float:
     """A number rounded to four digits, so that a default prior is printed exactly as it is used.
 
     >>> rounded(2.718281828)
@@ -234,7 +234,9 @@ def choose_priors(
     own = family.default_priors(response)
     scale = family.coefficient_scale(response)
     priors = {name: own[family.location] for name in location}
-    priors |= {name: Prior("normal", (0.0, rounded(scale / sd))) for name, sd in zip(names, sds, strict=True)}
+    priors |= {
+        name: Prior("normal", (0.0, to_four_digits(scale / sd))) for name, sd in zip(names, sds, strict=True)
+    }
     priors |= {name: prior for name, prior in own.items() if name != family.location}
     of_groups = of_groups or {}
     priors |= of_groups

@@ -31,7 +31,7 @@ class Flat:
     """Whether it rises along the direction without end."""
 
     def sentence(self, names: Sequence[str]) -> str:
-        where = in_words(self.direction, names)
+        where = named_direction(self.direction, names)
         if self.rises:
             return (
                 f"The posterior has no mode: it rises along {where} without end. The rows move that direction to "
@@ -111,7 +111,7 @@ def _last_gain(gain: Callable[[np.ndarray], float], unit: np.ndarray) -> float:
     return last
 
 
-def in_words(direction: np.ndarray, names: Sequence[str]) -> str:
+def named_direction(direction: np.ndarray, names: Sequence[str]) -> str:
     """The main parameters of a direction.
 
     >>> in_words(np.array([1.0, 0.0, -0.8]), ["a", "b", "c"])

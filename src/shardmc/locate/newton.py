@@ -14,7 +14,7 @@ from shardmc.engine import Engine
 from shardmc.errors import ModelError
 from shardmc.locate.ascent import DECREMENT, MAX_STEPS, Ascent, OnStep, Quadratic
 from shardmc.locate.gradient_sums import SampledGradients
-from shardmc.locate.improper import in_words
+from shardmc.locate.improper import named_direction
 from shardmc.locate.terms import Evaluator, is_large
 from shardmc.model import Density, Model
 from shardmc.model.precision import double_precision
@@ -222,7 +222,7 @@ def _not_found(ascent: Ascent, model: Density) -> str:
             f"The log posterior has no finite gradient at the starting point (for {', '.join(map(repr, bad[:3]))}). "
             "Scale the columns. A shardmc.Model can also start where the likelihood is finite (initial=)."
         )
-    moving = in_words(ascent.way, model.names)
+    moving = named_direction(ascent.way, model.names)
     return (
         f"No mode of the posterior was found in {MAX_STEPS} Newton steps: the last one still moved {moving}. "
         "Scale the columns, choose less correlated parameters, or use a stronger prior. A shardmc.Model can also start "

@@ -13,6 +13,7 @@ from jax import lax
 
 from shardmc.data.grouped import GroupedBlocks, GroupedRows
 from shardmc.engine import Engine
+from shardmc.mixed.climb import FARTHEST, Point, climb
 from shardmc.mixed.marginal import GroupLikelihood, LocalEffects, flat, newton
 from shardmc.mixed.matched import GroupSites, LinearEffects
 from shardmc.model import Model
@@ -23,10 +24,6 @@ Centers: TypeAlias = Mapping[str, jax.Array | np.ndarray]
 
 precision P (group, size, size), and b = linear + slope @ params: linear (group, size), slope (group, size, parameter).
 """
-
-_MOST_STEPS = 60
-_CLOSE = 1e-3
-"""A group's mode is found when the next step is shorter than this, in standard deviations of its effects."""
 
 
 def blank_centers(num_groups: int, size: int, num_params: int) -> Centers:
@@ -69,33 +66,16 @@ class GroupModes:
     def __call__(self, data: GroupedRows, weights: jax.Array, shard: None, theta: jax.Array) -> Tree:
         params = self.model.constrain(theta)
         here, _ = self.local.middle(params, data)
-        # A group far from its last mode starts from the middle of the distribution.
-        start = jnp.where(jnp.all(jnp.abs(here) < 8.0, axis=1, keepdims=True), here, 0.0)
 
         def log_density(v: jax.Array) -> jax.Array:
             return self.local.log_densities(params, data, v) - 0.5 * jnp.sum(v**2, axis=1)
 
-        def searching(state: Tree) -> jax.Array:
-            count, _, _, _, moved = state
-            return (count < _MOST_STEPS) & (jnp.max(moved) > _CLOSE)
+        def newton_step(point: Point) -> tuple[jax.Array, Point]:
+            values, gradient, curvature = _expanded(log_density, point[0])
+            return values, (newton(curvature, gradient)[0],)
 
-        def advance(state: Tree) -> Tree:
-            count, v, length, best, _ = state
-            values, gradient, curvature = _expanded(log_density, v)
-            del best
-            step, _ = newton(curvature, gradient)
-            trial = v + length[:, None] * step
-            there = log_density(trial)
-            size = jnp.max(jnp.abs(step), axis=1)
-            rises = (there >= values - 1e-5 * (1 + jnp.abs(values))) & jnp.isfinite(there)
-            moved = jnp.where(size < _CLOSE, 0.0, size)
-            v = jnp.where(rises[:, None], trial, v)
-            length = jnp.where(rises, jnp.minimum(2 * length, 1.0), length / 4)
-            return count + 1, v, length, there, jnp.where(length > 1e-6, moved, 0.0)
-
-        count = start.shape[0]
-        begin = (0, start, jnp.ones(count), jnp.zeros(count), jnp.full(count, jnp.inf))
-        steps, v, *_ = lax.while_loop(searching, advance, begin)
+        start = jnp.where(jnp.all(jnp.abs(here) < FARTHEST, axis=1, keepdims=True), here, 0.0)
+        steps, (v,) = climb(lambda point: log_density(*point), newton_step, (start,))
         _, gradient, curvature = _expanded(log_density, v)
         v = v + jnp.clip(newton(curvature, gradient)[0], -0.1, 0.1)
         u = v @ self.local.factor(params).T

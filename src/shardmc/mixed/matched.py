@@ -27,12 +27,11 @@ import numpy as np
 from jax import lax
 
 from shardmc.data.grouped import GroupedRows
+from shardmc.mixed.climb import FARTHEST, Point, climb
 from shardmc.mixed.rows import conditioned, diagonal, inverse_of_sum
 from shardmc.model import Model
 from shardmc.types import Params, Rows, Tree
 
-_MOST_STEPS = 60
-_CLOSE = 1e-3
 _UPDATES = 4
 """Rounds of matching after the mode. The errors of each are some percent of those of the one before."""
 
@@ -62,9 +61,9 @@ def find_sites(
     """Laplace's sites at the modes of the groups, sites with matched moments (group, row, 2), and the Newton steps."""
     columns, of_rows = local.columns(params, data.rows), local.of_rows(params, data)
     before = data.effects["sites"].astype(jnp.result_type(float))
-    start = Normal.given(columns, before[..., 0], before[..., 1])
+    start = GroupNormal.given(columns, before[..., 0], before[..., 1])
     # A group far from its last mode starts from the middle of the distribution.
-    near = jnp.all(jnp.abs(start.center) < 8.0, axis=1, keepdims=True)
+    near = jnp.all(jnp.abs(start.center) < FARTHEST, axis=1, keepdims=True)
     alpha = jnp.where(near, start.r - start.w * start.mean, 0.0)
     steps, f = _modes(columns, of_rows, jnp.where(near, start.mean, 0.0), alpha)
     laplace = jnp.stack(_laplace(of_rows, f), axis=-1)
@@ -84,35 +83,22 @@ def _modes(
 ) -> tuple[jax.Array, jax.Array]:
     """The number of damped Newton steps, and the modes f = A A^T alpha of the groups, (group, row)."""
 
-    def height(f: jax.Array, alpha: jax.Array) -> jax.Array:
+    def height(point: Point) -> jax.Array:
+        f, alpha = point
         return jnp.sum(of_rows(f), axis=1) - 0.5 * jnp.sum(f * alpha, axis=1)
 
-    def searching(state: Tree) -> jax.Array:
-        count, _, _, _, moved = state
-        return (count < _MOST_STEPS) & (jnp.max(moved) > _CLOSE)
+    def newton_step(point: Point) -> tuple[jax.Array, Point]:
+        f, alpha = point
+        normal = GroupNormal.given(columns, *_laplace(of_rows, f))
+        return height(point), (normal.mean - f, normal.r - normal.w * normal.mean - alpha)
 
-    def advance(state: Tree) -> Tree:
-        count, f, alpha, length, _ = state
-        normal = Normal.given(columns, *_laplace(of_rows, f))
-        step, turn = normal.mean - f, normal.r - normal.w * normal.mean - alpha
-        here, there = height(f, alpha), height(f + length * step, alpha + length * turn)
-        rises = (there >= here - 1e-5 * (1 + jnp.abs(here))) & jnp.isfinite(there)
-        size = jnp.max(jnp.abs(step), axis=1)
-        taken = jnp.where(rises[:, None], length, 0.0)
-        f, alpha = f + taken * step, alpha + taken * turn
-        length = jnp.where(rises[:, None], jnp.minimum(2 * length, 1.0), length / 4)
-        moved = jnp.where((size < _CLOSE) | (length[:, 0] < 1e-6), 0.0, size)
-        return count + 1, f, alpha, length, moved
-
-    groups = f.shape[0]
-    begin = (0, f, alpha, jnp.ones((groups, 1), f.dtype), jnp.full(groups, jnp.inf, f.dtype))
-    steps, f, *_ = lax.while_loop(searching, advance, begin)
+    steps, (f, _) = climb(height, newton_step, (f, alpha))
     return steps, f
 
 
 def _match(columns: jax.Array, of_rows: OfRows, sites: jax.Array) -> jax.Array:
     """Sites with the mean and variance that each row has with its likelihood in place of its site."""
-    normal = Normal.given(columns, sites[..., 0], sites[..., 1])
+    normal = GroupNormal.given(columns, sites[..., 0], sites[..., 1])
     _, a = tilted(normal, of_rows)
     mean = normal.mean + jnp.sqrt(normal.variance) * a[1]
     variance = normal.variance * (1 + a[2] - a[1] ** 2)
@@ -170,7 +156,7 @@ class LinearEffects:
 
 @final
 @dataclass(frozen=True)
-class Normal:
+class GroupNormal:
     """The distribution of the rows' f = A v given the sites, group by group."""
 
     columns: jax.Array  # (group, row, size) A
@@ -185,7 +171,7 @@ class Normal:
     value: jax.Array  # (group,) log Z(sites)
 
     @staticmethod
-    def given(columns: jax.Array, r: jax.Array, w: jax.Array) -> Normal:
+    def given(columns: jax.Array, r: jax.Array, w: jax.Array) -> GroupNormal:
         count, size = columns.shape[1:]
         effects = covariance = back = None
         if count <= size:
@@ -203,7 +189,7 @@ class Normal:
             variance, mean = diagonal(covariance), jnp.einsum("gij,gj->gi", covariance, r)
         value = 0.5 * (jnp.sum(mean * r, axis=1) - log_det)
         variance = jnp.maximum(variance, _LEAST_VARIANCE)
-        return Normal(columns, r, w, mean, variance, covariance, effects, value)
+        return GroupNormal(columns, r, w, mean, variance, covariance, effects, value)
 
     @property
     def center(self) -> jax.Array:
@@ -250,7 +236,7 @@ class Normal:
         return 0.5 * (total - sum(jnp.sum(a[order] ** 2, axis=1) / _FACTORIALS[order] for order in (1, 2)))
 
 
-def tilted(normal: Normal, of_rows: OfRows) -> tuple[jax.Array, list[jax.Array]]:
+def tilted(normal: GroupNormal, of_rows: OfRows) -> tuple[jax.Array, list[jax.Array]]:
     """log E_q[p(y_i | f_i) / site_i] and the Hermite coefficients a[l] of F_i, each (group, row)."""
     # Nodes come first: sums over them are then sums of long vectors.
     nodes, log_weights = (
@@ -286,11 +272,11 @@ class Matched:
             return value + jnp.log1p(jnp.maximum(pairs, -0.9))
         return value + _log_mean_of_product(normal, of_rows, constants, pairs, data.rule)
 
-    def normal(self, params: Params, data: GroupedRows) -> tuple[Normal, OfRows]:
+    def normal(self, params: Params, data: GroupedRows) -> tuple[GroupNormal, OfRows]:
         """The distribution given the sites of the rows, and the log-likelihood of each row."""
         sites = data.effects["sites"].astype(jnp.result_type(float))
         columns = self.local.columns(params, data.rows)
-        return Normal.given(columns, sites[..., 0], sites[..., 1]), self.local.of_rows(params, data)
+        return GroupNormal.given(columns, sites[..., 0], sites[..., 1]), self.local.of_rows(params, data)
 
     def moments(self, params: Params, data: GroupedRows) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Mean (group, size), covariance (group, size, size) and third central moments of a group's effects."""
@@ -305,7 +291,7 @@ class Matched:
 
 
 def _log_mean_of_product(
-    normal: Normal, of_rows: OfRows, constants: jax.Array, pairs: jax.Array, rule: jax.Array
+    normal: GroupNormal, of_rows: OfRows, constants: jax.Array, pairs: jax.Array, rule: jax.Array
 ) -> jax.Array:
     """log E_q[prod_i F_i] by a mean over points (point, dimension) of a standard normal distribution.
 

@@ -12,12 +12,12 @@ from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 from jax.typing import ArrayLike
 
-from shardmc.model.steps import Atom, Run, form, run_program, run_step
+from shardmc.model.steps import Atom, RunStep, form, run_program, run_step
 from shardmc.model.traced import RULE, is_of_jax
 from shardmc.types import Tree
 
 
-def products(program: Jaxpr) -> Mapping[int, Run]:
+def products(program: Jaxpr) -> Mapping[int, RunStep]:
     """The steps of a function of theta (and rows) that multiply a matrix of rows by a vector of parameters.
 
     At many points, results are then stored point by point, in the order in which they are summed over rows. In the
@@ -55,14 +55,14 @@ def _parameters_first(step: JaxprEqn, values: Sequence[ArrayLike]) -> list[jax.A
     return [product(*values)]
 
 
-def logarithms(program: Jaxpr) -> Mapping[int, Run]:
+def logarithms(program: Jaxpr) -> Mapping[int, RunStep]:
     """The steps of a program that compute log(1 + x) of many numbers in single precision, as `log1p` or as a sum.
 
     Without its library of fused kernels, XLA evaluates a quotient of two polynomials and a logarithm for every number,
     and then chooses. Here there is one polynomial, without powers of two if x is exp(-|a|), as in log(1 + exp(a)).
     Errors are smaller than XLA's.
     """
-    found: dict[int, Run] = {}
+    found: dict[int, RunStep] = {}
     made_by = {id(variable): step for step in program.eqns for variable in step.outvars}
     for place, step in enumerate(program.eqns):
         name = step.primitive.name

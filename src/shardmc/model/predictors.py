@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from shardmc.model.faster import products
 from shardmc.model.shared import Numbers, SharedDensity, fill
-from shardmc.model.steps import Run, form, needed, primitives, run_step
+from shardmc.model.steps import RunStep, form, needed, primitives, run_step
 from shardmc.types import Rows, Tree
 
 _MOST = 4
@@ -203,7 +203,7 @@ class _ByPredictors:
         return lax.dot_general(matrix, each, params["dimension_numbers"], **how)
 
 
-def _constant(value: jax.Array) -> Run:
+def _constant(value: jax.Array) -> RunStep:
     return lambda step, values: [value]
 
 

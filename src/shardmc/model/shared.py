@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 from shardmc.model.faster import logarithms, products
 from shardmc.model.model import Density, Model
 from shardmc.model.precision import type_of
-from shardmc.model.steps import Atom, Run, form, needed, no_other, run_open, without_calls
+from shardmc.model.steps import Atom, RunStep, form, needed, no_other, run_open, without_calls
 from shardmc.model.traced import exact_hash
 from shardmc.programs.compiled import fuses_on_cpu
 from shardmc.programs.kept import Unkept, watched
@@ -284,7 +284,7 @@ def fill(
     closed: ClosedJaxpr,
     numbers: Numbers,
     args: Sequence[ArrayLike],
-    given: Mapping[int, Run] = MappingProxyType({}),
+    given: Mapping[int, RunStep] = MappingProxyType({}),
     until: int | None = None,
 ) -> list[Any]:
     """Compute a traced function step by step, with other numbers.

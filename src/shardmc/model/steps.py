@@ -52,13 +52,13 @@ def run_step(step: JaxprEqn, values: Sequence[ArrayLike]) -> Sequence[jax.Array]
     return result if step.primitive.multiple_results else [result]
 
 
-Run: TypeAlias = Callable[[JaxprEqn, Sequence[ArrayLike]], Sequence[ArrayLike]]
+RunStep: TypeAlias = Callable[[JaxprEqn, Sequence[ArrayLike]], Sequence[ArrayLike]]
 """run(step, values): the results of a step."""
-Ways: TypeAlias = Callable[[Jaxpr], Mapping[int, Run]]
+Ways: TypeAlias = Callable[[Jaxpr], Mapping[int, RunStep]]
 """ways(program): other ways to run some of its steps, by their places."""
 
 
-def no_other(program: Jaxpr) -> Mapping[int, Run]:
+def no_other(program: Jaxpr) -> Mapping[int, RunStep]:
     return {}
 
 
@@ -102,7 +102,7 @@ def without_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     return without_calls(jax.make_jaxpr(run)(*closed.in_avals))
 
 
-def _openings(program: Jaxpr) -> Mapping[int, Run]:
+def _openings(program: Jaxpr) -> Mapping[int, RunStep]:
     """How to open all calls of a program, whatever their length."""
     callees = {place: _callee(step) for place, step in enumerate(program.eqns)}
     return {

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 from shardmc.errors import OptionError, unknown
-from shardmc.paper.result import ORDER, Call, Provenance, Result, write_index, write_result
+from shardmc.paper.result import ORDER, Call, Provenance, Reproduction, write_index, write_result
 from shardmc.store.records import package_versions
 from shardmc.types import Progress
 
@@ -82,7 +82,7 @@ def reproduce(
     return [*written, write_index(out)]
 
 
-def recompute(name: str, call: Call, progress: Progress | None = None) -> Result:
+def recompute(name: str, call: Call, progress: Progress | None = None) -> Reproduction:
     """Recompute one result without writing it."""
 
     def tell(done: int, total: int) -> None:
@@ -90,7 +90,7 @@ def recompute(name: str, call: Call, progress: Progress | None = None) -> Result
             progress(name, done, total)
 
     module = import_module(f"shardmc.paper.{_MODULES[name]}")
-    function: Callable[[Call], Result] = getattr(module, name.replace("-", "_"))
+    function: Callable[[Call], Reproduction] = getattr(module, name.replace("-", "_"))
     return function(Call(call.quick, call.seed, call.covtype, tell))
 
 

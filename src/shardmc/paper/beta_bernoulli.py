@@ -19,7 +19,7 @@ from shardmc.paper.comparison import (
     OURS,
     PAPER_METHODS,
     TABLE_3,
-    Comparison,
+    MethodComparison,
     default_draws,
     default_is_closest,
     distance_table,
@@ -32,7 +32,7 @@ from shardmc.paper.result import (
     Call,
     Claim,
     Figure,
-    Result,
+    Reproduction,
     Table,
     canvas,
     few_ticks,
@@ -144,7 +144,7 @@ def _beta_draws(shards: Beta, count: int, rng: np.random.Generator) -> np.ndarra
     return rng.beta(shards.a[:, None], shards.b[:, None], (len(shards.a), count))[..., None]
 
 
-def table_3(call: Call) -> Result:
+def table_3(call: Call) -> Reproduction:
     """Distances of all methods over data sets: from draws, and from densities where these are known."""
     cells, exact = [], []
     shards = call.choose(SHARDS, SHARDS[:1])
@@ -157,12 +157,12 @@ def table_3(call: Call) -> Result:
             floor = np.concatenate([f.floor for f in found])
             label = f"p = {p:g}, K = {num_shards}"
             reasons = _reasons(p)
-            cells.append(Comparison(label, distances, floor, TABLE_3[p, num_shards], reasons))
+            cells.append(MethodComparison(label, distances, floor, TABLE_3[p, num_shards], reasons))
             exact.append((label, [float(np.mean(v)) for v in zip(*(f.exact for f in found), strict=True)]))
     call.tell(total, total)
     title = "L2 distances in units of the posterior's standard deviation, mean ± sd over data sets"
     note = "The paper's rows for p = 0.001 are next to both p = 0.01 (the paper's text) and p = 0.001 (its table)."
-    return Result(
+    return Reproduction(
         "table-3",
         "Example 3, Table 3: Beta-Bernoulli model",
         prose("table-3"),
@@ -248,7 +248,7 @@ def _reasons(p: float) -> dict[tuple[str, str], str]:
     return {**others, ("AR", "WS"): _EMPTY_REASON, ("AR", "CMC"): _EMPTY_REASON} if p < 0.005 else others
 
 
-def _claims(cells: list[Comparison]) -> tuple[Claim, ...]:
+def _claims(cells: list[MethodComparison]) -> tuple[Claim, ...]:
     ratios = [cell.mean(OURS) / float(cell.floor.mean()) for cell in cells]
     return (
         default_is_closest(cells, "Example 3"),
@@ -278,7 +278,7 @@ class _Panel:
     distances: dict[str, float]
 
 
-def figure_1(call: Call) -> Result:
+def figure_1(call: Call) -> Reproduction:
     """Draws of every method for one data set per cell of Table 3, as curves."""
     cells = [(p, num_shards) for num_shards in call.choose(SHARDS, SHARDS[:1]) for p in PROPORTIONS]
     panels = []
@@ -292,7 +292,7 @@ def figure_1(call: Call) -> Result:
         for panel in panels
     )
     title = "L2 distance of the curves from the posterior, in units of its standard deviation"
-    return Result(
+    return Reproduction(
         "figure-1",
         "Example 3, Figure 1: densities of the Beta-Bernoulli model",
         prose("figure-1"),

@@ -129,7 +129,7 @@ OURS = "shardmc"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MethodComparison:
     """One cell of a table: the distance of each method from the posterior, data set by data set."""
 
     label: str
@@ -188,7 +188,7 @@ class Comparison:
         )
 
 
-def distance_table(title: str, cells: Sequence[Comparison], note: str = "") -> Table:
+def distance_table(title: str, cells: Sequence[MethodComparison], note: str = "") -> Table:
     """Mean and spread over data sets next to the paper's values, with the noise floor and the closest method."""
     methods = list(cells[0].distances)
     rows = []
@@ -203,7 +203,7 @@ def distance_table(title: str, cells: Sequence[Comparison], note: str = "") -> T
     return Table(title, ("", "", "sets", *methods, "exact draws", "closest"), tuple(rows), note)
 
 
-def ranking_table(title: str, cells: Sequence[Comparison]) -> Table:
+def ranking_table(title: str, cells: Sequence[MethodComparison]) -> Table:
     """The order of the methods in the paper and here, and why it differs."""
     rows = []
     for cell in cells:
@@ -215,7 +215,7 @@ def ranking_table(title: str, cells: Sequence[Comparison]) -> Table:
     return Table(title, ("", "paper", "here", "why"), tuple(rows))
 
 
-def default_is_closest(cells: Sequence[Comparison], example: str) -> Claim:
+def default_is_closest(cells: Sequence[MethodComparison], example: str) -> Claim:
     """Whether the default is the closest method or at the noise floor in all cells."""
     bad = [
         cell.label
@@ -229,7 +229,7 @@ def default_is_closest(cells: Sequence[Comparison], example: str) -> Claim:
     return Claim(text if not bad else f"{text} Not in {', '.join(bad)}.", not bad)
 
 
-def record(cells: Sequence[Comparison]) -> list[dict[str, object]]:
+def record(cells: Sequence[MethodComparison]) -> list[dict[str, object]]:
     """The raw distances, for the JSON file."""
     return [
         {

@@ -19,7 +19,7 @@ from shardmc.paper.result import (
     Claim,
     Figure,
     Line,
-    Result,
+    Reproduction,
     Table,
     canvas,
     legend_above,
@@ -125,10 +125,12 @@ class Growth:
         ]
         return Table(self.error.capitalize(), ("N", "K", *self.lines), tuple(rows))
 
-    def result(self, name: str, title: str, note: str, caption: str, claims: tuple[Claim, ...]) -> Result:
+    def result(
+        self, name: str, title: str, note: str, caption: str, claims: tuple[Claim, ...]
+    ) -> Reproduction:
         """Tables, a figure and claims under the name of a statement of the paper."""
         tables = (self.slope_table(note), self.value_table())
-        return Result(
+        return Reproduction(
             name, title, prose(name), tables, (Figure(name, caption, self.draw),), claims, self.numbers()
         )
 
@@ -212,7 +214,7 @@ _DISTANCE_CAPTION = (
 )
 
 
-def theorem_1(call: Call) -> Result:
+def theorem_1(call: Call) -> Reproduction:
     """Total variation for K = N^(1/4), N^(1/2), N^(3/4) and for shards of every size at fixed N."""
     curves, fixed = measured(_distances, call)
     growth = Growth(curves, fixed, _DISTANCE_LINES, "total variation")
@@ -262,7 +264,7 @@ _VARIANCE_CAPTION = (
 )
 
 
-def remark_2(call: Call) -> Result:
+def remark_2(call: Call) -> Reproduction:
     """Relative errors of the variance for K = N^(1/4), N^(1/2), N^(3/4) and for every shard size at fixed N."""
     curves, fixed = measured(_errors, call)
     growth = Growth(curves, fixed, _VARIANCE_LINES, "relative error of the variance")

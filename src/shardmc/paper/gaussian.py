@@ -17,8 +17,8 @@ from shardmc.model import Model
 from shardmc.paper.comparison import (
     OURS,
     TABLE_1,
-    Comparison,
     LocatedShards,
+    MethodComparison,
     default_draws,
     default_is_closest,
     distance_table,
@@ -28,7 +28,7 @@ from shardmc.paper.comparison import (
     rival_draws,
     thinned,
 )
-from shardmc.paper.result import Call, Result, prose
+from shardmc.paper.result import Call, Reproduction, prose
 from shardmc.types import Located, Mode, Params, Scaling, ShardDraws
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def sampled_methods(y: np.ndarray, num_shards: int, count: int, seed: int) -> di
     return {**found, OURS: default_draws(model(), rows, num_shards, count, seed)}
 
 
-def table_1(call: Call) -> Result:
+def table_1(call: Call) -> Reproduction:
     """Joint and marginal distances for exact draws and for MCMC draws."""
     joint, marginal = [], []
     runs = (
@@ -181,7 +181,7 @@ def table_1(call: Call) -> Result:
             marginal.append(_comparison(label, found, 1, None))
     call.tell(total, total)
     unit = "in units of the posterior's standard deviations, mean ± sd over data sets"
-    return Result(
+    return Reproduction(
         "table-1",
         "Example 1, Table 1: Gaussian model",
         prose("table-1"),
@@ -232,9 +232,9 @@ def _distances(y: np.ndarray, methods: dict[str, np.ndarray], count: int, seed: 
     return _Found(found, [both(posterior.draws(count, rng)[0]) for _ in range(_NOISE_SETS)])
 
 
-def _comparison(label: str, found: list[_Found], which: int, num_shards: int | None) -> Comparison:
+def _comparison(label: str, found: list[_Found], which: int, num_shards: int | None) -> MethodComparison:
     distances = {name: np.array([f.methods[name][which] for f in found]) for name in found[0].methods}
     printed = {} if num_shards is None else TABLE_1[num_shards]
     floor = np.array([values[which] for f in found for values in f.floor])
     reasons = {("WS", other): _WS_REASON for other in ("CMC", "AR")}
-    return Comparison(label, distances, floor, printed, reasons)
+    return MethodComparison(label, distances, floor, printed, reasons)

@@ -18,8 +18,8 @@ from shardmc.model import Model
 from shardmc.paper.comparison import (
     OURS,
     TABLE_2,
-    Comparison,
     LocatedShards,
+    MethodComparison,
     combined_draws,
     default_draws,
     default_is_closest,
@@ -28,7 +28,7 @@ from shardmc.paper.comparison import (
     record,
     rivals,
 )
-from shardmc.paper.result import Call, Claim, Result, Table, prose, scientific
+from shardmc.paper.result import Call, Claim, Reproduction, Table, prose, scientific
 from shardmc.types import Mode, Params
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _fetch() -> Covertype | None:
 _BLOCK = 50_000
 
 
-def newton_steps(x: np.ndarray, y: np.ndarray, prior_sd: float, start: np.ndarray, steps: int) -> np.ndarray:
+def newton_from(x: np.ndarray, y: np.ndarray, prior_sd: float, start: np.ndarray, steps: int) -> np.ndarray:
     """Iterates (step + 1, dim) for the mode of a logistic regression with independent N(0, prior_sd^2) priors.
 
     >>> x, y = np.array([[1.0], [1.0], [1.0]]), np.array([1.0, 1.0, 0.0])
@@ -209,11 +209,11 @@ class _Cell:
 _NOISE_SETS = 2
 
 
-def table_2(call: Call) -> Result:
+def table_2(call: Call) -> Reproduction:
     """Distances from a long run on all rows, for synthetic data sets and for partitions of Covertype."""
     covertype = load_covertype(call.covtype)
     cells = _Cells(call, _jobs(call, covertype))
-    return Result(
+    return Reproduction(
         "table-2",
         "Example 2, Table 2: Bayesian logistic regression",
         (*prose("table-2"), *([] if covertype is not None else [_MISSING])),
@@ -272,9 +272,9 @@ class _Cells:
             cell.noise[name] += [measure(values, reference.draws) for values in reference.noise]
         cell.newton.append(newton)
 
-    def comparisons(self, distance: str, printed: bool = False) -> list[Comparison]:
+    def comparisons(self, distance: str, printed: bool = False) -> list[MethodComparison]:
         return [
-            Comparison(
+            MethodComparison(
                 f"{source}, K = {num_shards}",
                 {method: np.array(values) for method, values in cell.distances[distance].items()},
                 np.array(cell.noise[distance]),
@@ -334,7 +334,7 @@ def _methods(
     rescaled = shards.draws("rescaled", job.rescaled, seed)
     fractional = shards.draws("fractional", job.output, seed)
     center = rescaled.shares @ rescaled.means
-    path = newton_steps(rows["x"], rows["y"], PRIOR_SD, center, NEWTON_STEPS)
+    path = newton_from(rows["x"], rows["y"], PRIOR_SD, center, NEWTON_STEPS)
     recentred = Recenter(tuple(path[-1]), "none", small_sample=False)
     methods = {**rivals(), "AR": recentred, PLAIN: Recenter.algorithm_1()}
     draws = {

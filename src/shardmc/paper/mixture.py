@@ -22,7 +22,7 @@ from shardmc.paper.result import (
     Call,
     Claim,
     Figure,
-    Result,
+    Reproduction,
     Table,
     WideLine,
     canvas,
@@ -206,14 +206,14 @@ class _Run:
         return float(self.combined[method][name].std() / self.reference[name].std())
 
 
-def figure_2(call: Call) -> Result:
+def figure_2(call: Call) -> Reproduction:
     """Gibbs on all rows, Gibbs on shards recentred in two ways, and the default path with labels summed out."""
     runs = []
     for number in range(DATA_SETS):
         call.tell(3 * number, 3 * DATA_SETS)
         runs.append(_run(call, number))
     call.tell(3 * DATA_SETS, 3 * DATA_SETS)
-    return Result(
+    return Reproduction(
         "figure-2",
         "Example 4, Figure 2: Gaussian mixture regression with latent labels",
         prose("figure-2"),

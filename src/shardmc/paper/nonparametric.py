@@ -24,7 +24,7 @@ from shardmc.paper.result import (
     Claim,
     Figure,
     Line,
-    Result,
+    Reproduction,
     Table,
     canvas,
     legend_above,
@@ -165,11 +165,11 @@ class _Outcome:
         }
 
 
-def nonparametric(call: Call) -> Result:
+def nonparametric(call: Call) -> Reproduction:
     """The posterior of a density from all rows, and from shards whose log densities are recentred point by point."""
     outcome = _outcome(call)
     summaries = {name: outcome.summary(name) for name in outcome.combined}
-    return Result(
+    return Reproduction(
         "nonparametric",
         "The non-parametric claim: a Dirichlet-process mixture",
         prose("nonparametric"),

@@ -132,7 +132,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Result:
+class Reproduction:
     """One table or figure of the paper, recomputed."""
 
     name: str
@@ -209,7 +209,7 @@ class Provenance(TypedDict):
     versions: dict[str, str]
 
 
-def write_result(result: Result, out: Path, provenance: Provenance) -> list[Path]:
+def write_result(result: Reproduction, out: Path, provenance: Provenance) -> list[Path]:
     """Write the Markdown, JSON and figures of one result. Returns the files, the Markdown first."""
     out.mkdir(parents=True, exist_ok=True)
     written = [out / f"{result.name}.md", out / f"{result.name}.json"]
@@ -242,7 +242,7 @@ def write_index(out: Path) -> Path:
     return path
 
 
-def markdown(result: Result, provenance: Provenance) -> str:
+def markdown(result: Reproduction, provenance: Provenance) -> str:
     """A result as Markdown, figures by their file names."""
     parts = [f"# {result.title}", *result.text]
     if result.claims:
@@ -257,7 +257,7 @@ def markdown(result: Result, provenance: Provenance) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _record(result: Result, provenance: Provenance) -> dict[str, object]:
+def _record(result: Reproduction, provenance: Provenance) -> dict[str, object]:
     """A result as its JSON file has it."""
     return {
         "name": result.name,

@@ -18,7 +18,8 @@ from shardmc.data import Blocks, Partition
 from shardmc.data.blocks import AbsentBlocks, RescaledBlocks
 from shardmc.engine import Engine, Local
 from shardmc.errors import DataError, ModelError, OptionError
-from shardmc.locate import DECREMENT, KEEP, asked_precision, gradients, locate, precision_of_rows
+from shardmc.locate import KEEP, asked_precision, gradients, locate, precision_of_rows
+from shardmc.locate.ascent import arrives
 from shardmc.locate.expansion import (
     Conditioned,
     expand_likelihood,
@@ -259,8 +260,8 @@ def locate_with_earlier(model: Model, earlier: Mode, old: Blocks | None, new: Bl
         total = both + expand_prior(model, both.center)
         passes += 1
         mode = Mode(total.center + total.step, total.curvature, total.decrement, passes)
-        # A Newton step from there leaves about the square of the decrement.
-        if total.decrement**2 < DECREMENT:
+        # A Newton step leaves about the square of its decrement.
+        if arrives(total.decrement, total.decrement**2):
             return mode
     raise ModelError(
         f"The mode of old and new rows was not found in {_STEPS} steps: the new rows disagree with the old ones, or "

@@ -20,7 +20,7 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from shardmc.names import shown_text
-from shardmc.pipeline.progress import in_words, seconds_left
+from shardmc.pipeline.progress import duration, seconds_left
 
 __all__ = ["Bars", "Console", "NotebookBars"]
 
@@ -35,7 +35,7 @@ class TimeLeft(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         seconds = seconds_left(task.completed, task.total or 0, task.fields["since"], task.get_time())
-        return Text("" if seconds is None else f"about {in_words(seconds)} left")
+        return Text("" if seconds is None else f"about {duration(seconds)} left")
 
 
 class Bars:

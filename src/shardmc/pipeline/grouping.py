@@ -43,6 +43,12 @@ _LONGEST = 1.0
 """The longest step by scores, in the model's coordinates."""
 _CLOSE = DECREMENT / 4
 """The Newton decrement at which the search by scores alone ends. The curvature of all groups is computed there."""
+_NEAR = 1.0
+"""The Newton decrement up to which groups are centred anew from time to time."""
+_STAYED = 2.0
+"""Groups need no other centres if the point moved by less than this, in posterior standard deviations."""
+_FLATTEST = 1e-6
+"""Smaller eigenvalues of products of scores, relative to the largest, are lost in rounding."""
 _FIRST = 1
 """The place in the ladder with which the search for the mode starts."""
 _PINNED = 0.05
@@ -199,7 +205,7 @@ class _Search:
             self.passes += evaluate.passes
             if not terms.finite:
                 break
-            local = Quadratic.of(terms, 1e-6, whitened=False)
+            local = Quadratic.of(terms, _FLATTEST, whitened=False)
             frame = local.frame(self.frame)
             length = float(np.abs(frame.basis @ local.slope).max())
             self.frame = frame.moved(local.slope * min(1.0, _LONGEST / max(length, 1e-300)))
@@ -217,12 +223,12 @@ class _Search:
                     "The log posterior is not finite at the starting point. Scale the columns or, for a "
                     "shardmc.Model, give another starting point (initial=)."
                 )
-            ascent.climb(1.0)
+            ascent.climb(_NEAR)
             self.passes += ascent.evaluate.passes
             end = ascent.local.frame(ascent.frame).moved(ascent.local.step(1.0).u)
             moved = np.linalg.norm(np.linalg.solve(end.basis, end.center - self.frame.center))
             self.frame = end
-            if moved < 2.0 or self.likelihood.local is None:
+            if moved < _STAYED or self.likelihood.local is None:
                 return
 
     def finish(self) -> None:

@@ -106,7 +106,7 @@ def seconds_left(done: float, total: float, since: tuple[float, float], now: flo
     return max((heard - start) * (total - done) / done - (now - heard), 0.0)
 
 
-def in_words(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Time as people say it.
 
     >>> in_words(12.4), in_words(250), in_words(8000)
@@ -142,12 +142,12 @@ class Lines:
             return
         if done == total:
             self._began[stage] = None
-            self._say(f"{stage}: done after {in_words(now - began)}.")
+            self._say(f"{stage}: done after {duration(now - began)}.")
         elif (quarter := 4 * done // total) > self._quarters[stage]:
             self._quarters[stage] = quarter
             left = seconds_left(done, total, (began, now), now)
             self._say(
-                f"{stage}: {done:,} of {total:,}" + (f", about {in_words(left)} left." if left else ".")
+                f"{stage}: {done:,} of {total:,}" + (f", about {duration(left)} left." if left else ".")
             )
 
     def _say(self, text: str) -> None:

@@ -25,8 +25,8 @@ def refuse_unlike(sites: Sequence[Site], other_models: bool) -> None:
         pair = f"Sites {first.shard} and {site.shard} have different models"
         if site.names != first.names:
             raise RunError(
-                f"{pair}: the parameters of site {first.shard} are {listed(first.names)}, those of site {site.shard} "
-                f"are {listed(site.names)}."
+                f"{pair}: the parameters of site {first.shard} are {listed_names(first.names)}, those of site "
+                f"{site.shard} are {listed_names(site.names)}."
             )
         for name in first.supports.keys() | site.supports.keys():
             here, there = first.supports.get(name), site.supports.get(name)
@@ -167,7 +167,7 @@ def _described(parameter: tuple[tuple[int, ...], object] | None, shapes: bool) -
     return str(support)
 
 
-def listed(names: Sequence[str]) -> str:
+def listed_names(names: Sequence[str]) -> str:
     """The first names, and how many more there are.
 
     >>> listed(["a", "b"]), listed(list("abcdefgh"))

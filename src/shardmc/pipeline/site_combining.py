@@ -16,7 +16,7 @@ from shardmc.model import Model
 from shardmc.pipeline.checking import CheckDraws
 from shardmc.pipeline.driver import Driver
 from shardmc.pipeline.progress import shows_progress
-from shardmc.pipeline.site_checks import listed, refuse_contradiction, refuse_unlike
+from shardmc.pipeline.site_checks import listed_names, refuse_contradiction, refuse_unlike
 from shardmc.pipeline.stage import Job, State
 from shardmc.pipeline.stages import Combine
 from shardmc.posterior import Plan, Posterior
@@ -29,10 +29,10 @@ _SUM_OF_SHARES = 1e-6
 _UNSURE = 0.1
 """If the mode may be off by more posterior standard deviations than this, another round is advised."""
 
-Sites = Sequence[str | os.PathLike[str] | Site]
+GivenSites = Sequence[str | os.PathLike[str] | Site]
 
 
-def locate_sites(sites: Sites) -> Mode:
+def locate_sites(sites: GivenSites) -> Mode:
     """Mode and curvature of the posterior of all rows, from the files of the sites.
 
     After a first round every site's log density is taken as a quadratic at its own mode: H = sum_i a_i H_i and
@@ -60,7 +60,7 @@ def locate_sites(sites: Sites) -> Mode:
 
 @shows_progress
 def combine_sites(
-    sites: Sites,
+    sites: GivenSites,
     *,
     model: Model | None = None,
     combiner: str | Combiner = "recenter",
@@ -120,7 +120,7 @@ def combine_sites(
     known_model = model if model is not None else model_of(read[0].supports)
     if tuple(known_model.names) != read[0].names:
         raise OptionError(
-            f"The model's parameters are {listed(known_model.names)}, the sites' {listed(read[0].names)}."
+            f"The model's parameters are {listed_names(known_model.names)}, the sites' {listed_names(read[0].names)}."
         )
     elsewhere = AbsentBlocks(np.array([site.rows for site in read]), np.array([site.share for site in read]))
     located, notes = _located(read)
@@ -144,7 +144,7 @@ def combine_sites(
     return driver.posterior(job, state, plan)
 
 
-def _read(sites: Sites, other_models: bool = False) -> list[Site]:
+def _read(sites: GivenSites, other_models: bool = False) -> list[Site]:
     if isinstance(sites, str | os.PathLike | Site):
         raise OptionError("One site was given; give a list with all of them.")
     read = sorted(

@@ -31,7 +31,7 @@ _REGIONS = (0.5, INTERVAL)
 
 
 @dataclass(frozen=True)
-class Marginal:
+class MarginalDensity:
     """The curves of one coordinate."""
 
     combined: Curve
@@ -86,13 +86,15 @@ def plot_marginals(
     return figure
 
 
-def marginal(posterior: Posterior, coordinate: int, shards: np.ndarray, *, before: bool = True) -> Marginal:
+def marginal(
+    posterior: Posterior, coordinate: int, shards: np.ndarray, *, before: bool = True
+) -> MarginalDensity:
     """The curves of one coordinate for the given shards; with `before`, also as they were sampled."""
     theta = posterior.theta[:, coordinate]
     finite = theta[np.isfinite(theta)]
     own = posterior.shards.draws[shards, :, coordinate] if before else []
     moved = [] if posterior.shard is None else [theta[posterior.shard == i] for i in shards]
-    return Marginal(
+    return MarginalDensity(
         combined=density_curve(finite, 96),
         before=_curves(own),
         after=_curves(moved),
@@ -123,7 +125,7 @@ def _axes(figure: Figure, box: Box, bottom: float, height: float) -> Axes:
     return figure.add_axes((box[0] + 0.05 * box[2], box[1] + bottom * box[3], 0.9 * box[2], height * box[3]))
 
 
-def _draw_before(axes: Axes, curves: Marginal, *, fractional: bool) -> None:
+def _draw_before(axes: Axes, curves: MarginalDensity, *, fractional: bool) -> None:
     peak = _peak([curves.combined])
     own = curves.before
     if fractional and own and peak:
@@ -141,7 +143,7 @@ def _draw_before(axes: Axes, curves: Marginal, *, fractional: bool) -> None:
     tidy_axis(axes)
 
 
-def _draw_after(axes: Axes, curves: Marginal) -> None:
+def _draw_after(axes: Axes, curves: MarginalDensity) -> None:
     draw_curves(axes, curves.after, color=COLORS["after"], linewidth=0.7, alpha=0.75)
     _draw_combined(axes, curves)
     if curves.sd > 0:
@@ -151,7 +153,7 @@ def _draw_after(axes: Axes, curves: Marginal) -> None:
     tidy_axis(axes)
 
 
-def _draw_combined(axes: Axes, curves: Marginal) -> None:
+def _draw_combined(axes: Axes, curves: MarginalDensity) -> None:
     x, y = curves.combined
     if len(x):
         axes.plot(x, y, color=COLORS["combined"], linewidth=1.7)
@@ -174,7 +176,7 @@ def _draw_zoom(figure: Figure, above: Axes, below: Axes) -> None:
         above.axvline(edge, color=COLORS["rule"], linewidth=0.7, zorder=0)
 
 
-def _wide_window(curves: Marginal) -> tuple[float, float]:
+def _wide_window(curves: MarginalDensity) -> tuple[float, float]:
     """Ends of an axis for all shards, except those so far away that nothing else could be seen."""
     low, high = curves.center - _WINDOW * curves.sd, curves.center + _WINDOW * curves.sd
     if curves.before:

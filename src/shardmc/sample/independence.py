@@ -13,7 +13,7 @@ from jax import lax
 from shardmc.errors import OptionError
 from shardmc.sample.sampler import Chains, DensitySampler, Sampler, Tuning, student_t, student_t_log_density
 from shardmc.seeds import normals
-from shardmc.target import GRID, LogDensity, Target, Warp, transport, unevenness
+from shardmc.target import GRID, LogDensity, Target, Warp, normal_map, unevenness
 from shardmc.types import Rows
 
 _MULTIPLE = 32
@@ -204,6 +204,6 @@ def maps(target: Target) -> tuple[jax.Array, jax.Array]:
     _, most = lax.top_k(jnp.max(jnp.abs(excess).reshape(2, -1), axis=0), min(_MOST, target.dim))
     grid = jnp.asarray(GRID, directions.dtype)
     profiles = lax.map(lambda k: target.log_densities(grid[:, None] * directions[k]), most)
-    log_slopes, medians = jax.vmap(transport)(profiles)
+    log_slopes, medians = jax.vmap(normal_map)(profiles)
     flat = jnp.zeros((target.dim, log_slopes.shape[1]), log_slopes.dtype)
     return flat.at[most].set(log_slopes), flat[:, 0].at[most].set(medians)

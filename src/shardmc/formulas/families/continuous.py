@@ -28,7 +28,7 @@ from shardmc.formulas.families.special import (
     stirling_remainder,
     stirling_remainder_by_steps,
 )
-from shardmc.formulas.priors import Prior, rounded
+from shardmc.formulas.priors import Prior, to_four_digits
 
 
 class _LocationScale(Family):
@@ -41,8 +41,8 @@ class _LocationScale(Family):
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {
-            "Intercept": Prior("normal", (rounded(response.mean), rounded(2.5 * response.sd))),
-            "sigma": Prior("exponential", (rounded(1 / response.sd),)),
+            "Intercept": Prior("normal", (to_four_digits(response.mean), to_four_digits(2.5 * response.sd))),
+            "sigma": Prior("exponential", (to_four_digits(1 / response.sd),)),
         }
 
     def coefficient_scale(self, response: ResponseSummary) -> float:
@@ -194,7 +194,7 @@ class Beta(Family):
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {
-            "Intercept": Prior("normal", (rounded(float(special.logit(response.mean))), 2.5)),
+            "Intercept": Prior("normal", (to_four_digits(float(special.logit(response.mean))), 2.5)),
             "kappa": Prior("gamma", (0.01, 0.01)),
         }
 
@@ -264,7 +264,7 @@ class Gamma(Positive):
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {
-            "Intercept": Prior("normal", (rounded(response.log_rate), 2.5)),
+            "Intercept": Prior("normal", (to_four_digits(response.log_rate), 2.5)),
             "shape": Prior("exponential", (1.0,)),
         }
 
@@ -289,8 +289,8 @@ class Lognormal(Normal, Positive):
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         middle, sd = float(response.logs.mean), float(response.logs.sd)
         return {
-            "Intercept": Prior("normal", (rounded(middle), rounded(2.5 * sd))),
-            "sigma": Prior("exponential", (rounded(1 / sd),)),
+            "Intercept": Prior("normal", (to_four_digits(middle), to_four_digits(2.5 * sd))),
+            "sigma": Prior("exponential", (to_four_digits(1 / sd),)),
         }
 
     def coefficient_scale(self, response: ResponseSummary) -> float:
@@ -327,7 +327,7 @@ class InverseGaussian(Positive):
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {
-            "Intercept": Prior("normal", (rounded(response.log_rate), 2.5)),
+            "Intercept": Prior("normal", (to_four_digits(response.log_rate), 2.5)),
             "shape": Prior("gamma", (0.01, 0.01)),
         }
 
@@ -380,7 +380,7 @@ class Weibull(Positive):
         events = response.moments.count - response.censored
         middle = response.log_rate + np.log(response.moments.count / events)
         return {
-            "Intercept": Prior("normal", (rounded(float(middle)), 2.5)),
+            "Intercept": Prior("normal", (to_four_digits(float(middle)), 2.5)),
             "shape": Prior("exponential", (1.0,)),
         }
 

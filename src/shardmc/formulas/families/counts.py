@@ -30,7 +30,7 @@ from shardmc.formulas.families.special import (
     stirling_remainder_by_steps,
     stirling_slope_by_steps,
 )
-from shardmc.formulas.priors import Prior, rounded
+from shardmc.formulas.priors import Prior, to_four_digits
 from shardmc.mixed.rows import around_middle
 
 
@@ -119,7 +119,7 @@ class Poisson(_Counts):
         return super().log_base(response, trials) - (response == 0)
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
-        return {"Intercept": Prior("normal", (rounded(response.log_rate), 2.5))}
+        return {"Intercept": Prior("normal", (to_four_digits(response.log_rate), 2.5))}
 
     def simulate(
         self, rng: np.random.Generator, eta: np.ndarray, auxiliary: AuxiliaryDraws, trials: np.ndarray | None
@@ -178,7 +178,7 @@ class NegativeBinomial(_Counts):
 
     def default_priors(self, response: ResponseSummary) -> dict[str, Prior]:
         return {
-            "Intercept": Prior("normal", (rounded(response.log_rate), 2.5)),
+            "Intercept": Prior("normal", (to_four_digits(response.log_rate), 2.5)),
             "shape": Prior("exponential", (1.0,)),
         }
 

@@ -25,7 +25,7 @@ from shardmc.formulas.families.family import (
     share_of,
 )
 from shardmc.formulas.families.special import FARTHEST, bounded_exp
-from shardmc.formulas.priors import Prior, rounded
+from shardmc.formulas.priors import Prior, to_four_digits
 from shardmc.mixed.rows import around_middle, multiplied, summed
 
 Link = Literal["logit", "probit", "cloglog"]
@@ -69,7 +69,7 @@ class _Successes(Family):
                 middle = special.ndtri(probability)
             case _:
                 middle = np.log(-np.log1p(-probability))
-        return Prior("normal", (rounded(float(middle)), 2.5))
+        return Prior("normal", (to_four_digits(float(middle)), 2.5))
 
 
 def _log_probabilities(eta: jax.Array, link: Link) -> tuple[jax.Array, jax.Array]:

@@ -14,7 +14,7 @@ import numpy as np
 from shardmc.errors import ModelError, unknown
 from shardmc.model.model import Model, Recipe
 from shardmc.model.numpyro.plates import Asked, PlateOfGroups, find_plate, row_densities
-from shardmc.model.numpyro.sites import Sites, deterministic_values, discover, log_densities
+from shardmc.model.numpyro.sites import SampleSites, deterministic_values, discover, log_densities
 from shardmc.model.user_functions import missing, structure_key, take, two_samples
 from shardmc.types import Params, Rows
 
@@ -135,7 +135,7 @@ class NumPyroModel(Recipe):
         model.effects = None if groups is None else groups.effects
         return model
 
-    def _plate(self, sites: Sites, rows: Rows, few: Rows) -> PlateOfGroups | None:
+    def _plate(self, sites: SampleSites, rows: Rows, few: Rows) -> PlateOfGroups | None:
         """The plate of groups whose effects are integrated out, if there is one."""
         shapes = {
             name: jax.ShapeDtypeStruct(p.shape, jnp.result_type(float))
@@ -215,7 +215,7 @@ class _SiteFunctions:
     """The densities of a NumPyro model, from the roles of its sites."""
 
     run: _Function
-    sites: Sites
+    sites: SampleSites
     few: Rows
     """Two rows. The prior does not depend on them, but the function needs some to run."""
     blank: Params

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from shardmc.errors import ModelError, unknown
 from shardmc.model.effects import MOST_EFFECTS, GroupEffects
-from shardmc.model.numpyro.sites import Run, Site, Sites, log_densities, trace_at, traced
+from shardmc.model.numpyro.sites import RunModel, SampleSite, SampleSites, log_densities, trace_at, traced
 from shardmc.model.numpyro.tracing import Lookups, without_lookups
 from shardmc.model.user_functions import calling, num_rows, sum_to_rows
 from shardmc.programs.compiled import jit
@@ -49,7 +49,7 @@ class Plate:
 
 
 def find_plate(
-    run: Run, rows: Rows, observed: Mapping[str, int], params: Params, asked: Asked
+    run: RunModel, rows: Rows, observed: Mapping[str, int], params: Params, asked: Asked
 ) -> tuple[Plate, str] | None:
     """The plate of groups whose effects are integrated out and the column that names them; None if there is none.
 
@@ -123,7 +123,7 @@ def _one_column(plate: Plate, lookups: Lookups, asked: str | bool | None) -> str
     return columns[0]
 
 
-def _plates(run: Run, rows: Rows) -> dict[str, Plate]:
+def _plates(run: RunModel, rows: Rows) -> dict[str, Plate]:
     """Plates with latent sites, as the first axis of all of these."""
     found: dict[str, Plate] = {}
 
@@ -142,7 +142,7 @@ def _plates(run: Run, rows: Rows) -> dict[str, Plate]:
     return {name: plate for name, plate in found.items() if plate.sites}
 
 
-def row_densities(run: Run, observed: Mapping[str, int]) -> Callable[[Params, Rows, Params], jax.Array]:
+def row_densities(run: RunModel, observed: Mapping[str, int]) -> Callable[[Params, Rows, Params], jax.Array]:
     """(params, rows, groups) -> the log densities of rows, (row,)."""
 
     def densities(params: Params, rows: Rows, groups: Params) -> jax.Array:
@@ -154,7 +154,7 @@ def row_densities(run: Run, observed: Mapping[str, int]) -> Callable[[Params, Ro
 
 
 def looked_up(
-    run: Run, rows: Mapping[str, Rows], observed: Mapping[str, int], params: Params, plate: Plate
+    run: RunModel, rows: Mapping[str, Rows], observed: Mapping[str, int], params: Params, plate: Plate
 ) -> Lookups:
     """How rows look up the sites of a plate. Nothing is computed."""
     found: list[Lookups] = []
@@ -177,8 +177,8 @@ _PARAMETERS = "Or make these effects parameters, if they are few: from_numpyro(m
 class PlateOfGroups:
     """A plate whose sites are integrated out."""
 
-    run: Run
-    sites: Sites
+    run: RunModel
+    sites: SampleSites
     """Those of the whole model."""
     plate: Plate
     column: str
@@ -349,7 +349,7 @@ def codes_of(column: ArrayLike) -> np.ndarray:
     return np.concatenate([near, given[half:]])
 
 
-def _normal(site: Site, plate: Plate) -> tuple[jax.Array, jax.Array]:
+def _normal(site: SampleSite, plate: Plate) -> tuple[jax.Array, jax.Array]:
     """Mean (group, k) and root (group, k, k) of a normal site; other distributions are refused."""
     from numpyro.distributions import MultivariateNormal, Normal
     from numpyro.distributions.distribution import ExpandedDistribution, Independent

@@ -21,9 +21,9 @@ from shardmc.types import Params, Rows
 if TYPE_CHECKING:
     from numpyro.distributions.constraints import Constraint
 
-Run: TypeAlias = Callable[[Rows], object]
+RunModel: TypeAlias = Callable[[Rows], object]
 """The model function, called on some rows."""
-Site: TypeAlias = Mapping[str, Any]
+SampleSite: TypeAlias = Mapping[str, Any]
 """What NumPyro records of a site."""
 
 _TRACING = threading.RLock()
@@ -35,7 +35,7 @@ MARGINALISE = (
 
 
 @dataclass(frozen=True)
-class Sites:
+class SampleSites:
     """The roles of a model's sites."""
 
     parameters: dict[str, Parameter]
@@ -47,7 +47,7 @@ class Sites:
     dims: dict[str, tuple[str, ...]]
     """Parameters and derived quantities under plates, or with event_dims -> names of their axes."""
 
-    def without(self, integrated: Sequence[str], derived: Sequence[str]) -> Sites:
+    def without(self, integrated: Sequence[str], derived: Sequence[str]) -> SampleSites:
         """The roles without latent sites that are integrated out, and with these derived quantities only."""
         parameters = {name: p for name, p in self.parameters.items() if name not in integrated}
         if not parameters:
@@ -55,10 +55,10 @@ class Sites:
         kept = tuple(name for name in self.derived if name in derived)
         dims = {name: axes for name, axes in self.dims.items() if name in parameters or name in kept}
         prior = tuple(name for name in self.prior if name not in integrated)
-        return Sites(parameters, self.row_axes, prior, kept, dims)
+        return SampleSites(parameters, self.row_axes, prior, kept, dims)
 
 
-def log_densities(run: Run, params: Params, rows: Rows, names: Iterable[str]) -> dict[str, jax.Array]:
+def log_densities(run: RunModel, params: Params, rows: Rows, names: Iterable[str]) -> dict[str, jax.Array]:
     """Log density of the named sites at given values of the latent ones, scaled and masked as the model says.
 
     A row outside the support of its distribution has log density -inf. Latent values are always inside.
@@ -67,13 +67,15 @@ def log_densities(run: Run, params: Params, rows: Rows, names: Iterable[str]) ->
     return {name: log_density(trace[name]) for name in names}
 
 
-def deterministic_values(run: Run, params: Params, rows: Rows, names: Iterable[str]) -> dict[str, jax.Array]:
+def deterministic_values(
+    run: RunModel, params: Params, rows: Rows, names: Iterable[str]
+) -> dict[str, jax.Array]:
     """Values of the named deterministic sites at given values of the latent ones."""
     trace = trace_at(run, params, rows)
     return {name: jnp.asarray(trace[name]["value"]) for name in names}
 
 
-def trace_at(run: Run, params: Params, rows: Rows) -> Mapping[str, Site]:
+def trace_at(run: RunModel, params: Params, rows: Rows) -> Mapping[str, SampleSite]:
     """Sites of the model with the latent ones at given natural values."""
     from numpyro import handlers
 
@@ -81,7 +83,7 @@ def trace_at(run: Run, params: Params, rows: Rows) -> Mapping[str, Site]:
         return handlers.trace(handlers.substitute(run, data=dict(params))).get_trace(rows)
 
 
-def discover(run: Run, samples: TwoSamples, hint: str) -> Sites:
+def discover(run: RunModel, samples: TwoSamples, hint: str) -> SampleSites:
     """Find the role of every site by running the model on two samples of rows of different length.
 
     A site whose shape changes with the number of rows has an axis of rows. A site whose value changes, while the
@@ -119,7 +121,7 @@ def discover(run: Run, samples: TwoSamples, hint: str) -> Sites:
     prior = (*first.latent, *(name for name in first.observed if name not in row_axes))
     derived = tuple(name for name in first.deterministic if compared.constant[name])
     dims = {name: first.dims[name] for name in (*parameters, *derived) if name in first.dims}
-    return Sites(parameters, row_axes, prior, derived, dims)
+    return SampleSites(parameters, row_axes, prior, derived, dims)
 
 
 @dataclass
@@ -147,7 +149,7 @@ class _Structure:
     dims: dict[str, tuple[str, ...]] = field(default_factory=dict)  # names of the axes of sites
 
 
-def _structure(run: Run, rows: Rows) -> _Structure:
+def _structure(run: RunModel, rows: Rows) -> _Structure:
     """Shapes and supports of all sites, without computing a number."""
     from shardmc.model.numpyro.adapter import is_factor
 
@@ -182,7 +184,7 @@ def _structure(run: Run, rows: Rows) -> _Structure:
     return structure
 
 
-def _dims(site: Site) -> list[str | None]:
+def _dims(site: SampleSite) -> list[str | None]:
     """Names of the axes of a site's value: those of its plates, and `infer={"event_dims": [...]}` as in ArviZ."""
     num_axes = len(jnp.shape(site["value"]))
     dims: list[str | None] = [None] * num_axes
@@ -197,12 +199,12 @@ def _dims(site: Site) -> list[str | None]:
     return dims
 
 
-def traced(run: Run, rows: Rows, unconstrained: Params | None = None) -> Mapping[str, Site]:
+def traced(run: RunModel, rows: Rows, unconstrained: Params | None = None) -> Mapping[str, SampleSite]:
     """Sites of the model with the latent ones at given unconstrained values, or at 0."""
     from numpyro import handlers
     from numpyro.distributions import biject_to
 
-    def value_of(site: Site) -> jax.Array | None:
+    def value_of(site: SampleSite) -> jax.Array | None:
         if site["type"] != "sample" or site["is_observed"]:
             return None
         support = site["fn"].support
@@ -225,11 +227,11 @@ def traced(run: Run, rows: Rows, unconstrained: Params | None = None) -> Mapping
     ).get_trace(rows)
 
 
-def _value_shape(site: Site) -> tuple[int, ...]:
+def _value_shape(site: SampleSite) -> tuple[int, ...]:
     return tuple(site["kwargs"].get("sample_shape", ())) + tuple(site["fn"].shape())
 
 
-def _unconstrained_shape(site: Site) -> tuple[int, ...]:
+def _unconstrained_shape(site: SampleSite) -> tuple[int, ...]:
     """Shape of a latent site on the unconstrained scale; the shape of its value where it has no such scale."""
     from numpyro.distributions import biject_to
 
@@ -238,7 +240,7 @@ def _unconstrained_shape(site: Site) -> tuple[int, ...]:
     return tuple(biject_to(site["fn"].support).inverse_shape(_value_shape(site)))
 
 
-def log_density(site: Site) -> jax.Array:
+def log_density(site: SampleSite) -> jax.Array:
     """Log density of a site, one number per element of its batch."""
     from shardmc.model.numpyro.adapter import with_checks
 
@@ -274,7 +276,7 @@ def _refuse_unsupported(first: _Structure, second: _Structure, length: int, hint
             raise ModelError(f"Latent site {name!r} is discrete. {MARGINALISE}.")
 
 
-def _compared(run: Run, samples: TwoSamples, structure: _Structure, rowless: list[str]) -> Compared:
+def _compared(run: RunModel, samples: TwoSamples, structure: _Structure, rowless: list[str]) -> Compared:
     """Run the model at the same parameters with different rows, and at different parameters."""
     rng = np.random.default_rng(0)
     here, there = (

@@ -1,6 +1,8 @@
 """The errors that a user can cause. The command line shows each as one sentence, with exit code 2."""
 
 import difflib
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Parameter, signature
@@ -109,6 +111,24 @@ def unknown(kind: str, given: object, valid: Iterable[str]) -> OptionError:
     nearest = difflib.get_close_matches(str(given).lower(), names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return OptionError(f"Unknown {kind} {given!r}.{hint} Valid: {', '.join(names)}.")
+
+
+def warn(message: str) -> None:
+    """A warning that names the line of the user's code, however deep in shardmc its cause lies.
+
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warn("Few rows.")
+    >>> str(caught[0].message)
+    'Few rows.'
+    """
+    level, frame = 1, sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level)
+
+
+_INSIDE = ("shardmc", "contextlib", "functools")
+"""Packages whose functions lie between a user's call and a warning."""
 
 
 def knows_its_options(*inner: Callable[..., object]) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -52,8 +52,9 @@ def test_rows_with_missing_values_have_missing_predictions(policies, poisson, mo
     rows = holes(policies)
     whole = poisson.predict(policies.iloc[:8])
     said = r"3 of 8 rows have missing values in 'age' \(2\), 'region' \(2\): their predictions are missing"
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match=said) as caught:
         found = poisson.predict(rows)
+    assert [warning.filename for warning in caught] == [__file__]  # where the user called it
     missing = np.array([False, True, False, True, True, False, False, False])
     assert found.isna().all(axis=1).to_numpy().tolist() == missing.tolist()
     pd.testing.assert_frame_equal(found[~missing], whole[~missing], check_exact=False, rtol=1e-12)

@@ -86,6 +86,17 @@ def test_sample_comes_from_all_over():
     assert np.array_equal(as_source(np.arange(5)).sample(10, seed=3), np.arange(5))
 
 
+def test_lists_of_numbers_and_texts_in_a_dictionary_are_columns():
+    rows = as_source({"x": [1.5, 2.0, -1.0], "n": [1, 2, 3], "city": ["Basel", "Bern", "Chur"]})
+    assert (rows.num_rows, rows.column_names) == (3, ("x", "n", "city"))
+    sample = rows.select(["x", "n"]).sample(3, seed=0)
+    np.testing.assert_allclose(np.sort(sample["x"]), [-1.0, 1.5, 2.0])
+    with pytest.raises(DataError, match=r"Column 'x\[0\]'.*single value"):
+        as_source(([1.0, 2.0],))  # outside a table lists hold arrays
+    with pytest.raises(DataError, match="has 2 rows but"):
+        as_source({"x": [1.0, 2.0], "y": np.zeros(3)})
+
+
 def test_a_dictionary_is_a_table():
     source = as_source({"x": np.arange(4), "name": np.array(["a", "b", "c", "d"])})
     assert source.is_table

@@ -20,7 +20,7 @@ CONSTANT = 1e-13
 def listed_shards(shards: Sequence[int] | np.ndarray) -> str:
     """A list of shards for a sentence.
 
-    >>> listed([3]), listed([0, 4, 5]), listed(range(30))
+    >>> listed_shards([3]), listed_shards([0, 4, 5]), listed_shards(range(30))
     ('shard 3', 'shards 0, 4, 5', '30 shards (0, 1, 2, 3, 4, ...)')
     """
     names = [str(int(shard)) for shard in shards]

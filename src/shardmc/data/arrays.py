@@ -51,8 +51,10 @@ class ArraySource(Source):
     def __init__(
         self, data: Rows, columns: Sequence[str] | None = None, limits: Limits | None = None
     ) -> None:
-        self._data, self._limits = data, limits or Limits()
         self.is_table = isinstance(data, Mapping) and all(isinstance(name, str) for name in data)
+        if self.is_table:
+            data = {name: np.asarray(value) if _is_column(value) else value for name, value in data.items()}
+        self._data, self._limits = data, limits or Limits()
         try:
             found, _ = jax.tree_util.tree_flatten_with_path(data)
         except ValueError as error:  # JAX sorts the names
@@ -264,6 +266,11 @@ def _ordered_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> 
         column.key: (leaf if in_order else leaf.at[order].get(mode="promise_in_bounds")).astype(column.dtype)
         for column, leaf in leaves.items()
     }
+
+
+def _is_column(value: object) -> bool:
+    """Whether a value in a dictionary is a list of numbers or texts, and not of arrays."""
+    return isinstance(value, list) and bool(value) and all(isinstance(x, int | float | str) for x in value)
 
 
 def _array(name: str, leaf: ArrayLike | jax.Array) -> np.ndarray | jax.Array:

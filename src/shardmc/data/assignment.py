@@ -163,7 +163,7 @@ def parts_of(total: int, sizes: np.ndarray) -> np.ndarray:
 
     Examples
     --------
-    >>> apportion(5, np.array([4, 4, 2]))
+    >>> parts_of(5, np.array([4, 4, 2]))
     array([2, 2, 1])
     """
     counts = (2 * total * sizes + sizes.sum()) // (2 * sizes.sum())

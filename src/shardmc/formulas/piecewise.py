@@ -16,10 +16,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from shardmc.errors import OptionError, RunError
-from shardmc.formulas.predicting import Kind, Piece, PredictionSummary, Predictor, RowCount
+from shardmc.formulas.predicting import Kind, Piece, PredictionSummary, Predictor
 from shardmc.guards.files import replacing
 from shardmc.posterior import Posterior
-from shardmc.posterior.prediction import AT_ONCE, MOST
+from shardmc.posterior.prediction import AT_ONCE, MOST, RowCount
 from shardmc.posterior.result import INTERVAL, IntervalKind
 from shardmc.types import Data
 
@@ -118,7 +118,7 @@ def _write(
                 schema = table.schema
                 writer = writer_of(path, schema)
             writer.write_table(table.cast(schema))
-            count.add(piece)
+            count.add(piece.complete, piece.missing)
             if on_rows is not None:
                 on_rows(count.rows)
     finally:
@@ -192,7 +192,7 @@ def averages(
     cells = predictor.num_draws * max(1, num_levels) * num_quantities
     found, count = Averages(by), RowCount()
     for piece in predictor.pieces(rows, max(1, math.ceil(AT_ONCE / cells)), needed=by):
-        count.add(piece)
+        count.add(piece.complete, piece.missing)
         if len(piece.table):
             found.add(piece.table, quantities(piece.table))
     if not found.sums:

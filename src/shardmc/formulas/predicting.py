@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
@@ -20,7 +19,7 @@ from shardmc.formulas.design import Design, design_of
 from shardmc.formulas.group_effects import GroupPart
 from shardmc.guards.limits import memory_explained
 from shardmc.posterior import Posterior
-from shardmc.posterior.prediction import AT_ONCE, evenly, joined, refuse_too_many, summarise
+from shardmc.posterior.prediction import AT_ONCE, RowCount, evenly, joined, refuse_too_many, summarise
 from shardmc.posterior.result import INTERVAL, IntervalKind, check_interval
 from shardmc.seeds import Purpose, checked_seed, generator
 from shardmc.types import Data
@@ -170,42 +169,6 @@ class Piece:
     """Column -> number of its missing values."""
 
 
-@final
-@dataclass
-class RowCount:
-    """How many rows were predicted, and how many of them have missing values and so no prediction."""
-
-    rows: int = 0
-    incomplete: int = 0
-    missing: dict[str, int] = field(default_factory=dict)
-    """Column -> number of its missing values."""
-
-    def add(self, piece: Piece) -> None:
-        self.rows += len(piece.complete)
-        self.incomplete += int((~piece.complete).sum())
-        for name, count in piece.missing.items():
-            self.missing[name] = self.missing.get(name, 0) + count
-
-    def sentence(self, outcome: str = "") -> str:
-        """What to say about rows with missing values, and what becomes of them; empty if there are none.
-
-        >>> RowCount(100, 2, {"age": 2}).sentence()
-        "2 of 100 rows have missing values in 'age' (2): their predictions are missing."
-        """
-        if not self.incomplete:
-            return ""
-        columns = ", ".join(f"{name!r} ({count:,})" for name, count in self.missing.items())
-        one = self.incomplete == 1
-        outcome = outcome or ("its prediction is missing" if one else "their predictions are missing")
-        have = "has" if one else "have"
-        return f"{self.incomplete:,} of {self.rows:,} rows {have} missing values in {columns}: {outcome}."
-
-    def warn(self, outcome: str = "") -> None:
-        """Warn of rows with missing values."""
-        if self.incomplete:
-            warnings.warn(self.sentence(outcome), UserWarning, stacklevel=5)
-
-
 @memory_explained("The prediction", "Use fewer draws (draws=), fewer rows at a time, or shardmc predict.")
 def predict(
     posterior: Posterior,
@@ -271,14 +234,14 @@ def predict(
     tables = []
     for piece in summary.pieces(rows):
         tables.append(summary.table(piece))
-        count.add(piece)
+        count.add(piece.complete, piece.missing)
     count.warn()
     return joined(tables, rows)
 
 
 def _drawn(predictor: Predictor, piece: Piece, count: RowCount) -> np.ndarray:
     """Draws of the expected response of a piece, NaN for rows with missing values."""
-    count.add(piece)
+    count.add(piece.complete, piece.missing)
     num_levels = len(predictor.design.family.levels_of_response or ())
     shape = (predictor.num_draws, len(piece.complete), *([num_levels] if num_levels else []))
     values = np.full(shape, np.nan)

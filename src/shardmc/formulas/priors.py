@@ -190,7 +190,7 @@ def log_density(priors: list[Prior], values: jax.Array) -> jax.Array:
 def to_four_digits(value: float) -> float:
     """A number rounded to four digits, so that a default prior is printed exactly as it is used.
 
-    >>> rounded(2.718281828)
+    >>> to_four_digits(2.718281828)
     2.718
     """
     return float(f"{value:.4g}")

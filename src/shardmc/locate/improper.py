@@ -114,7 +114,7 @@ def _last_gain(gain: Callable[[np.ndarray], float], unit: np.ndarray) -> float:
 def named_direction(direction: np.ndarray, names: Sequence[str]) -> str:
     """The main parameters of a direction.
 
-    >>> in_words(np.array([1.0, 0.0, -0.8]), ["a", "b", "c"])
+    >>> named_direction(np.array([1.0, 0.0, -0.8]), ["a", "b", "c"])
     "'a' and 'c'"
     """
     weight = np.abs(direction) / np.abs(direction).max()

@@ -111,7 +111,7 @@ def newton_from(x: np.ndarray, y: np.ndarray, prior_sd: float, start: np.ndarray
     """Iterates (step + 1, dim) for the mode of a logistic regression with independent N(0, prior_sd^2) priors.
 
     >>> x, y = np.array([[1.0], [1.0], [1.0]]), np.array([1.0, 1.0, 0.0])
-    >>> newton_steps(x, y, 1e6, np.zeros(1), 5)[-1].round(6)
+    >>> newton_from(x, y, 1e6, np.zeros(1), 5)[-1].round(6)
     array([0.693147])
     """
     theta = np.asarray(start, dtype=np.float64)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 
 from shardmc.data import Source
-from shardmc.errors import OptionError
+from shardmc.errors import OptionError, warn
 from shardmc.mixed import GroupLikelihood, LinearEffects, LocalEffects
 from shardmc.model import Model
 from shardmc.types import Finding
@@ -54,7 +53,7 @@ def small_shards(count: int, source: Source, dim: int) -> tuple[Finding, ...]:
         return ()
     message = f"A shard has {_size(source, count)} for {_parameters(dim)}: its posterior is far from that of all rows."
     advice = _advice(source, dim)
-    warnings.warn(f"{message} {advice}", UserWarning, stacklevel=3)
+    warn(f"{message} {advice}")
     return (Finding("warning", "shards", message, advice, {"shards": count, "rows": source.num_rows}),)
 
 

@@ -109,7 +109,7 @@ def seconds_left(done: float, total: float, since: tuple[float, float], now: flo
 def duration(seconds: float) -> str:
     """Time as people say it.
 
-    >>> in_words(12.4), in_words(250), in_words(8000)
+    >>> duration(12.4), duration(250), duration(8000)
     ('12 s', '4 min', '2 h 13 min')
     """
     if seconds < 90:

@@ -170,7 +170,7 @@ def _described(parameter: tuple[tuple[int, ...], object] | None, shapes: bool) -
 def listed_names(names: Sequence[str]) -> str:
     """The first names, and how many more there are.
 
-    >>> listed(["a", "b"]), listed(list("abcdefgh"))
+    >>> listed_names(["a", "b"]), listed_names(list("abcdefgh"))
     ('a, b', 'a, b, c, d, e, f and 2 more')
     """
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

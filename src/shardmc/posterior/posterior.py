@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from shardmc.posterior.arviz import Simulate
-    from shardmc.posterior.prediction import Predict
+    from shardmc.posterior.prediction import Predict, RowCount
 
 
 class Posterior(Result):
@@ -43,7 +43,17 @@ class Posterior(Result):
     """
 
     def report(self, path: str | Path) -> Path:
-        """Write one self-contained HTML page about the result."""
+        """Write one self-contained HTML page about the result.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> posterior.report("posterior.html").name
+        'posterior.html'
+        """
         return provided("write_report")(self, path)
 
     def predict(
@@ -81,6 +91,15 @@ class Posterior(Result):
         groups
             For a formula with group terms: "known" uses the effects of groups that the fit had, and integrates over
             those of new groups; "new" draws effects for all groups; "population" leaves effects out.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> posterior.predict({"x": [-1.0, 0.0, 1.0]}).shape
+        (3, 4)
         """
         if function is None:
             return provided("predict")(
@@ -101,10 +120,19 @@ class Posterior(Result):
 
     def predict_file(
         self, rows: Data, out: str | os.PathLike[str], kind: str = "interval", **options: object
-    ) -> Any:
+    ) -> RowCount:
         """Predict any number of rows and write the predictions to a Parquet or CSV file, with a `key` column.
 
         See `shardmc.formulas.predict_file` for the options.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> posterior.predict_file({"x": [-1.0, 0.0, 1.0]}, "predictions.csv").rows
+        3
         """
         return provided("predict_file")(self, rows, out, kind, **options)
 
@@ -237,6 +265,15 @@ class Posterior(Result):
         """Differences, ratios or odds ratios of predictions between values of a predictor, averaged over rows.
 
         See `shardmc.formulas.contrast` for the options.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> list(posterior.contrast("x", [0, 1], data=table).columns)
+        ['mean', 'sd', 'lower', 'upper']
         """
         return provided("contrast")(self, variable, values, **options)
 
@@ -244,17 +281,44 @@ class Posterior(Result):
         """The average slope of predictions in a predictor, or their differences between its levels.
 
         See `shardmc.formulas.marginal_effects` for the options.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> list(posterior.marginal_effects("x", data=table).columns)
+        ['mean', 'sd', 'lower', 'upper']
         """
         return provided("marginal_effects")(self, variable, **options)
 
     def plot_contrast(
         self, variable: str, values: Sequence[object] | None = None, **options: object
     ) -> Figure:
-        """Means and intervals of contrasts, with the options of `contrast`."""
+        """Means and intervals of contrasts, with the options of `contrast`.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> posterior.plot_contrast("x", [0, 1], data=table).savefig("contrast.png")
+        """
         return provided("plot_contrast")(self, variable, values, **options)
 
     def plot_marginal_effects(self, variable: str, **options: object) -> Figure:
-        """Means and intervals of marginal effects, with the options of `marginal_effects`."""
+        """Means and intervals of marginal effects, with the options of `marginal_effects`.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> posterior.plot_marginal_effects("x", data=table).savefig("effects.png")
+        """
         return provided("plot_marginal_effects")(self, variable, **options)
 
     def effects(
@@ -264,47 +328,149 @@ class Posterior(Result):
         interval: float = INTERVAL,
         interval_kind: IntervalKind = "eti",
     ) -> pd.DataFrame:
-        """Mean, sd and interval of the effects of every group, of a formula or model with groups."""
+        """Mean, sd and interval of the effects of every group, of a formula or model with groups.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"shop": np.arange(400) % 20, "y": rng.normal(size=400)}
+        >>> posterior = shardmc.glm("y ~ 1 + (1 | shop)", table, shards=1, draws=200, check=False)
+        >>> posterior.effects().shape
+        (20, 4)
+        """
         return provided("effects")(self, factor, interval=interval, interval_kind=interval_kind)
 
     def effect_draws(self, factor: str | None = None, **options: object) -> dict[str, np.ndarray]:
-        """Draws of the effects of the groups named by `groups`: name of the effect -> (draw, group)."""
+        """Draws of the effects of the groups named by `groups`: name of the effect -> (draw, group).
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"shop": np.arange(400) % 20, "y": rng.normal(size=400)}
+        >>> posterior = shardmc.glm("y ~ 1 + (1 | shop)", table, shards=1, draws=200, check=False)
+        >>> {name: draws.shape for name, draws in posterior.effect_draws(groups=[3, 7]).items()}
+        {'Intercept': (200, 2)}
+        """
         return provided("effect_draws")(self, factor, **options)
 
     def plot_effects(self, factor: str | None = None, **options: object) -> Figure:
-        """Means and intervals of the effects of groups, in their order of size."""
+        """Means and intervals of the effects of groups, in their order of size.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"shop": np.arange(400) % 20, "y": rng.normal(size=400)}
+        >>> posterior = shardmc.glm("y ~ 1 + (1 | shop)", table, shards=1, draws=200, check=False)
+        >>> posterior.plot_effects().savefig("shops.png")
+        """
         return provided("plot_effects")(self, factor, **options)
 
     def predictive_check(self, rows: Data, **options: object) -> pd.DataFrame:
-        """Compare observed responses of a sample of rows with simulated ones, for a posterior of a formula."""
+        """Compare observed responses of a sample of rows with simulated ones, for a posterior of a formula.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> list(posterior.predictive_check(table).columns)
+        ['observed', 'mean', 'lower', 'upper', 'p']
+        """
         return provided("posterior_predictive_check")(self, rows, **options)
 
     def plot_marginals(self, **options: object) -> Figure:
-        """Marginal densities of the combined draws and of the shards, before and after recentring."""
+        """Marginal densities of the combined draws and of the shards, before and after recentring.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+        >>> model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+        >>> posterior = shardmc.fit(model, y, shards=4, draws=200)
+        >>> posterior.plot_marginals().savefig("marginals.png")
+        """
         return provided("plot_marginals")(self, **options)
 
     def plot_forest(self, **options: object) -> Figure:
-        """Means and intervals of all parameters."""
+        """Means and intervals of all parameters.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> posterior.plot_forest().savefig("forest.png")
+        """
         return provided("plot_forest")(self, **options)
 
     def plot_pair(self, **options: object) -> Figure:
-        """The joint draws of two parameters, by default the worst pair."""
+        """The joint draws of two parameters, by default the worst pair.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> posterior.plot_pair().savefig("pair.png")
+        """
         return provided("plot_pair")(self, **options)
 
     def plot_shards(self, **options: object) -> Figure:
-        """How far each shard disagrees with all rows."""
+        """How far each shard disagrees with all rows.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+        >>> model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+        >>> posterior = shardmc.fit(model, y, shards=4, draws=200)
+        >>> posterior.plot_shards().savefig("shards.png")
+        """
         return provided("plot_shards")(self, **options)
 
     def plot_chains(self, **options: object) -> Figure:
-        """Acceptance, effective size and R-hat of every shard."""
+        """Acceptance, effective size and R-hat of every shard.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+        >>> model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+        >>> posterior = shardmc.fit(model, y, shards=4, draws=200)
+        >>> posterior.plot_chains().savefig("chains.png")
+        """
         return provided("plot_chains")(self, **options)
 
     def plot_certificate(self, **options: object) -> Figure:
-        """Errors of mean and standard deviation of the parameters, as the certificate measured them."""
+        """Errors of mean and standard deviation of the parameters, as the certificate measured them.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+        >>> model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+        >>> posterior = shardmc.fit(model, y, shards=4, draws=200)
+        >>> posterior.plot_certificate().savefig("certificate.png")
+        """
         return provided("plot_certificate")(self, **options)
 
     def plot_ridges(self, **options: object) -> Figure:
-        """Marginal densities of many parameters below each other."""
+        """Marginal densities of many parameters below each other.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> posterior.plot_ridges().savefig("ridges.png")
+        """
         return provided("plot_ridges")(self, **options)
 
     def _repr_html_(self) -> str:
@@ -312,7 +478,18 @@ class Posterior(Result):
 
     @staticmethod
     def from_tree(tree: xr.DataTree) -> Posterior:
-        """The posterior of a tree: what `tree` gave, or what was read from a file."""
+        """The posterior of a tree: what `tree` gave, or what was read from a file.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> again = shardmc.Posterior.from_tree(posterior.tree)
+        >>> bool((again.theta == posterior.theta).all())
+        True
+        """
         return from_tree(tree, Posterior)
 
 

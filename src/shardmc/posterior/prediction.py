@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import numpy as np
 
 from shardmc.data import as_source
 from shardmc.data.arrow import as_numpy, is_number_type
-from shardmc.errors import ModelError, OptionError, unknown
+from shardmc.errors import ModelError, OptionError, unknown, warn
 from shardmc.model.user_functions import calling, num_rows
 from shardmc.posterior.result import INTERVAL, IntervalKind, check_interval, ends
 from shardmc.programs.compiled import jit
@@ -106,6 +107,43 @@ def summarise(
         return {"mean": values.mean(axis=0)}
     lower, upper = ends(values, interval, interval_kind)
     return {"mean": values.mean(axis=0), "sd": values.std(axis=0, ddof=1), "lower": lower, "upper": upper}
+
+
+@final
+@dataclass
+class RowCount:
+    """How many rows were predicted, and how many of them have missing values and so no prediction."""
+
+    rows: int = 0
+    incomplete: int = 0
+    missing: dict[str, int] = field(default_factory=dict)
+    """Column -> number of its missing values."""
+
+    def add(self, complete: np.ndarray, missing: Mapping[str, int]) -> None:
+        """Count more rows: which of them (row,) are complete, and how many values each column lacks."""
+        self.rows += len(complete)
+        self.incomplete += int((~complete).sum())
+        for name, count in missing.items():
+            self.missing[name] = self.missing.get(name, 0) + count
+
+    def sentence(self, outcome: str = "") -> str:
+        """What to say about rows with missing values, and what becomes of them; empty if there are none.
+
+        >>> RowCount(100, 2, {"age": 2}).sentence()
+        "2 of 100 rows have missing values in 'age' (2): their predictions are missing."
+        """
+        if not self.incomplete:
+            return ""
+        columns = ", ".join(f"{name!r} ({count:,})" for name, count in self.missing.items())
+        one = self.incomplete == 1
+        outcome = outcome or ("its prediction is missing" if one else "their predictions are missing")
+        have = "has" if one else "have"
+        return f"{self.incomplete:,} of {self.rows:,} rows {have} missing values in {columns}: {outcome}."
+
+    def warn(self, outcome: str = "") -> None:
+        """Warn of rows with missing values."""
+        if self.incomplete:
+            warn(self.sentence(outcome))
 
 
 def joined(tables: Sequence[pd.DataFrame], rows: Data) -> pd.DataFrame:

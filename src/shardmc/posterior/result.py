@@ -246,7 +246,16 @@ class Result:
         )
 
     def flat(self) -> dict[str, np.ndarray]:
-        """Every scalar parameter by its own name: `beta[0]` -> (draw,)."""
+        """Every scalar parameter by its own name: `beta[0]` -> (draw,).
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+        >>> model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"][0]) ** 2, None, {"mu": 1})
+        >>> list(shardmc.fit(model, y, shards=4, draws=200, check=False).flat())
+        ['mu[0]']
+        """
         columns = {}
         for name, values in self.draws.items():
             for index in np.ndindex(values.shape[1:]):
@@ -281,16 +290,45 @@ class Result:
         unconstrained coordinate, and are missing if a parameter has no coordinate of its own. If the draws were
         adjusted (`robust`, `survey_weights`), both are about the draws before, whose sd is `sd_before`. Control
         characters in names are written as escapes.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> y = np.random.default_rng(0).normal(3.0, 1.0, size=2_000)
+        >>> model = shardmc.Model(lambda params, y: -0.5 * (y - params["mu"]) ** 2, None, {"mu": ()})
+        >>> posterior = shardmc.fit(model, y, shards=4, draws=200)
+        >>> posterior.summary(0.9).loc["mu", ["mean", "5%", "95%"]].round(1).tolist()
+        [3.0, 2.9, 3.0]
         """
         return summary_by_name(self, interval, interval_kind).rename(index=shown)
 
     @cached_property
     def tree(self) -> xr.DataTree:
-        """The result as an xarray.DataTree in ArviZ's layout: posterior, unconstrained, sample_stats, shards."""
+        """The result as an xarray.DataTree in ArviZ's layout: posterior, unconstrained, sample_stats, shards.
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> posterior.tree["posterior"]["x"].sizes
+        Frozen({'chain': 1, 'draw': 200})
+        """
         return to_tree(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write the result to one netCDF file (or a Zarr folder, by the suffix `.zarr`)."""
+        """Write the result to one netCDF file (or a Zarr folder, by the suffix `.zarr`).
+
+        Examples
+        --------
+        >>> import shardmc
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"x": rng.normal(size=500), "y": rng.normal(size=500)}
+        >>> posterior = shardmc.glm("y ~ x", table, shards=1, draws=200, check=False)
+        >>> posterior.save("posterior.nc").name
+        'posterior.nc'
+        """
         from shardmc.store.files import save_tree
 
         save_tree(self.tree, path)

@@ -63,8 +63,8 @@ def glm(
         intercept and a slope for every group of column g, (1 + x || g) the same without correlation, (1 | a/b) nested
         groups.
     data
-        A pandas, polars or Arrow table, a dictionary of arrays, or the path of a Parquet file or folder, or of a CSV
-        file.
+        A pandas, polars or Arrow table, a dictionary of arrays or lists, or the path of a Parquet file or folder, or of
+        a CSV file.
     family
         "gaussian", "bernoulli" ("bernoulli(link=probit)"), "binomial", "poisson", "negative_binomial",
         "zero_inflated_poisson", "zero_inflated_negative_binomial", "gamma", "lognormal", "inverse_gaussian",

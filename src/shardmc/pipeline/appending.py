@@ -298,7 +298,7 @@ def _refuse_kind(earlier: Posterior) -> None:
             "Rows cannot be appended to a posterior that was adjusted (robust or survey_weights). Fit all rows again "
             "with shardmc.glm."
         )
-    if earlier.regression is not None and earlier.regression.design.get("factors"):
+    if earlier.regression is not None and earlier.regression.has_group_terms:
         raise OptionError(
             "Rows cannot be appended to a mixed model, because they may belong to groups that it already has. Fit all "
             "rows again with shardmc.glm."

@@ -86,7 +86,8 @@ class Regression(_Record):
     dropped_rows: int
     """Rows left out because of missing values."""
     design: Mapping[str, Any]
-    """How columns become predictors, as `shardmc.formulas.design.Design` writes and reads it."""
+    """How columns become predictors, in JSON. `shardmc.formulas.design.Design` writes and reads it; what others need of
+    it are the properties below."""
     fixes_variance: bool = False
     """Whether the mean fixes the variance, so that responses can vary more than the family allows."""
 
@@ -98,6 +99,15 @@ class Regression(_Record):
         # Other values, such as the levels of an ordered response, come from the rows.
         options = ", ".join(f"{k}={v}" for k, v in stored.items() if isinstance(v, str | int | float))
         return f"{name}({options})" if options else name
+
+    @property
+    def has_group_terms(self) -> bool:
+        return bool(self.design.get("factors"))
+
+    @property
+    def leaves_columns_out(self) -> bool:
+        """Whether columns that follow from others were left out."""
+        return bool(self.design["encoder"].get("left_out"))
 
     @property
     def response(self) -> str:

@@ -329,7 +329,7 @@ def _arguments(regression: Regression) -> list[str]:
         f"family={regression.family_in_words!r}",
         *[f"{role}={column!r}" for role, column in regression.roles.items()],
         *["drop_missing=True"] * bool(regression.dropped_rows),
-        *["drop_collinear=True"] * bool(regression.design["encoder"].get("left_out")),
+        *["drop_collinear=True"] * regression.leaves_columns_out,
         "priors=posterior.regression.priors",
     ]
 

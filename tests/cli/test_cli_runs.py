@@ -130,3 +130,10 @@ def test_combine_refuses_what_sites_say_themselves(sites, tmp_path):
     with pytest.raises(OptionError, match="sites' draws are rescaled"):
         run("combine", *sites, *out, "--combiner", "consensus")
     assert not (tmp_path / "posterior.nc").exists()
+
+
+def test_the_probability_of_intervals_is_that_of_the_library():
+    from shardmc.cli import runs
+    from shardmc.posterior.result import INTERVAL
+
+    assert runs._INTERVAL == INTERVAL

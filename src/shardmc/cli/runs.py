@@ -13,6 +13,8 @@ from shardmc.cli.printing import AsCsv, AsJson, Every, Force, Printing, Verbose,
 from shardmc.errors import counted
 from shardmc.names import shown_text
 
+_INTERVAL = 0.95
+"""`shardmc.posterior.result.INTERVAL`, which would take as long to import as a command does to print its help."""
 _MOST_NAMED = 12
 _NAMED = ("seed", "sampler", "combiner", "precision")
 """Options of a run that `status` shows, if they are known."""
@@ -119,7 +121,7 @@ def predict(
         list[str] | None,
         typer.Option(help="A column of the rows to write beside their predictions. May be repeated."),
     ] = None,
-    interval: Annotated[float, typer.Option(help="The probability of the interval.")] = 0.95,
+    interval: Annotated[float, typer.Option(help="The probability of the interval.")] = _INTERVAL,
     interval_kind: Annotated[
         str, typer.Option(help="eti (a central interval) or hdi (of highest density).")
     ] = "eti",

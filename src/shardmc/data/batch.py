@@ -110,6 +110,16 @@ class Blocks(ABC):
     """Shards that may be in memory at a time; None if there is no limit."""
 
     @property
+    def of_groups(self) -> bool:
+        """Whether shards are made of whole groups, and sizes, shares and kept rows are those of groups."""
+        return False
+
+    @property
+    def matched(self) -> bool:
+        """Whether many effects of groups are integrated out, by matched moments."""
+        return False
+
+    @property
     def num_kept(self) -> int:
         """Rows that every shard has besides its own."""
         return self.kept.count if self.kept else 0

@@ -157,8 +157,11 @@ class GroupedBlocks(Blocks):
         return self.groups.sizes
 
     @property
+    def of_groups(self) -> bool:
+        return True
+
+    @property
     def matched(self) -> bool:
-        """Whether many effects are integrated out by matched moments."""
         return isinstance(self.groups.rows, dict) and "sites" in self.groups.rows
 
     @property

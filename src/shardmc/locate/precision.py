@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardmc.data.batch import Batch, Blocks
-from shardmc.data.grouped import GroupedBlocks, GroupedRows
+from shardmc.data.grouped import GroupedRows
 from shardmc.engine import Engine
 from shardmc.errors import unknown
 from shardmc.locate.newton import Start, near_mode
@@ -267,7 +267,7 @@ def measure_noise(model: Model, blocks: Blocks, frame: Frame) -> Noise | None:
     log density of a shard of n_i rows is N sqrt(m^2 - e^2 + e^2 n / n_i). For the gradient over all rows, N replaces
     n_i.
     """
-    few = isinstance(blocks, GroupedBlocks) and (blocks.matched or model.dim > _MANY)
+    few = blocks.of_groups and (blocks.matched or model.dim > _MANY)
     count = _FEW_POINTS if few else _POINTS
     points = np.random.default_rng(0).normal(size=(count, model.dim)).astype(np.float32)
     single, double = (_terms(model, blocks, frame, points, double=d) for d in (False, True))

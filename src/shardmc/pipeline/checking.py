@@ -27,7 +27,6 @@ from shardmc.check.advice import Remedies
 from shardmc.check.measured import FEWEST_GRADIENTS
 from shardmc.combiners.moments import pooled_count
 from shardmc.data import Blocks
-from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import Engine, ProgramCall
 from shardmc.engine.engine import Program, T
 from shardmc.locate import SampledGradients, gradients, gradients_call
@@ -62,7 +61,7 @@ def _are_known(state: State) -> bool:
     The farther from the mode they are, the more the sampled shards differ, which the certificate takes into account.
     """
     mode = known(state.located).mode
-    return not (mode.shard_terms is None or isinstance(state.shards, GroupedBlocks) or state.shards.num_kept)
+    return not (mode.shard_terms is None or state.shards.of_groups or state.shards.num_kept)
 
 
 def _num_sampled(job: Job, state: State) -> tuple[int, int]:

@@ -15,7 +15,6 @@ import numpy as np
 
 from shardmc.data import Source
 from shardmc.data.gathered import return_unused_memory
-from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import Engine
 from shardmc.guards.limits import memory_explained
 from shardmc.model import Model
@@ -246,7 +245,7 @@ class _Ahead:
         have not begun are cancelled.
         """
         first, *later = stages
-        if state.precision is None and isinstance(state.blocks, GroupedBlocks):
+        if state.precision is None and state.blocks.of_groups:
             return  # groups have no centres yet
         if self._precision != Precision.here():
             self._precision = Precision.here()
@@ -264,7 +263,7 @@ class _Ahead:
                     self._compiling.append((stage, compiling))
 
     def notes(self) -> tuple[str, ...]:
-        """What failed in the background. Compilations that have not begun are cancelled, as nothing needs them now."""
+        """What failed in the background. Compilations that have not ended are of no use any more."""
         failed = {}
         for stage, compiling in self._compiling:
             if compiling.cancel() or not compiling.done():

@@ -14,7 +14,6 @@ from shardmc.check import Certify, certify_options, ordered
 from shardmc.check.advice import ANY
 from shardmc.combiners import named_combiner
 from shardmc.data import Partition, Source, as_source
-from shardmc.data.grouped import GroupedBlocks
 from shardmc.data.row_weights import SurveyWeights, read_weights
 from shardmc.engine import Engine, Local
 from shardmc.errors import ModelError, OptionError, knows_its_options
@@ -231,7 +230,7 @@ def fit(
             # Weights and strata are checked while rows are split. An earlier run is only removed after that.
             if overwrite:
                 folder.begin(source, rows, bound, plan)
-        if isinstance(blocks, GroupedBlocks) and certify is True and certified is not None:
+        if blocks.of_groups and certify is True and certified is not None:
             certified = replace(certified, rows=_GROUPS_CERTIFIED)
         job = Job(
             model=bound,
@@ -247,10 +246,10 @@ def fit(
             certify=certified,
             polish=polish,
             shuffled=shuffle,
-            options=ANY.options - ({"stratify"} if isinstance(blocks, GroupedBlocks) else set()),
+            options=ANY.options - ({"stratify"} if blocks.of_groups else set()),
             mode_for=front_end.mode_for,
         )
-        state = driver.run(job, FIT_GROUPS if isinstance(blocks, GroupedBlocks) else FIT)
+        state = driver.run(job, FIT_GROUPS if blocks.of_groups else FIT)
         plan = replace(
             plan, draws_per_shard=job.draws_per_shard, kept_rows=state.shards.num_kept, polish=polish
         )

@@ -205,7 +205,9 @@ def _leave() -> None:
         wait(running)
         _end_threads()
         return
-    weakref.finalize._exitfunc()  # type: ignore[attr-defined]  # removes temporary folders
+    # The process ends by a signal, so Python's own end is done here. `weakref` has no public name for its part of it,
+    # which removes temporary folders.
+    weakref.finalize._exitfunc()  # type: ignore[attr-defined]
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

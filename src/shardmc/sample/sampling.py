@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from shardmc.data.batch import Blocks
-from shardmc.data.grouped import GroupedBlocks
 from shardmc.engine import Engine, ProgramCall
 from shardmc.model import Model
 from shardmc.sample.independence import Independence, Warped
@@ -237,11 +236,11 @@ def _most(each: Iterable[bool]) -> bool:
 
 def _probes(blocks: Blocks) -> bool:
     """Whether tails are compared. With many effects in each group the program takes long to compile and to run."""
-    return not (isinstance(blocks, GroupedBlocks) and blocks.matched)
+    return not blocks.matched
 
 
 def _low_acceptance(blocks: Blocks) -> float:
-    if isinstance(blocks, GroupedBlocks) and blocks.matched:
+    if blocks.matched:
         return _LOW_OF_MATCHED
     return LOW_ACCEPTANCE.get(jax.default_backend(), 0.3)
 

@@ -165,6 +165,7 @@ class PyMCBijection(Transform):
         return self._backward(x)[1] if intermediates is None else intermediates
 
     def _inverse(self, y: ArrayLike) -> jax.Array:
+        # NumPyro documents no other way to define the inverse of a transform: `Transform.inv` calls this one.
         return self._forward(y)[0]
 
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:

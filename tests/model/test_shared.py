@@ -199,6 +199,20 @@ def test_a_model_that_differs_only_for_many_rows_is_another():
     assert branching.numbers_are_fixed
 
 
+def test_models_that_differ_only_for_more_rows_than_both_have_seen_are_others():
+    """They agreed for all numbers of rows when the second came. The first to read more rows shows the difference."""
+    more = {name: np.tile(values, 5) for name, values in ROWS.items()}
+    plain, branching = by_rows(lambda a, n: 3.0 * a), by_rows(lambda a, n: 3.0 * a if n < 300 else jnp.sin(a))
+    theta = jnp.array([0.3])
+    program = jax.jit(values, static_argnums=0)
+    for model in (plain, branching):
+        with_shared(program, model, ROWS, theta, ROWS)
+    assert split(plain, ROWS)[0] == split(branching, ROWS)[0]
+    for model in (branching, plain):
+        found = with_shared(program, model, more, theta, more)
+        np.testing.assert_allclose(found[1], values(model, None, theta, more)[1], rtol=1e-5)
+
+
 def test_fits_of_models_that_differ_in_their_numbers_compile_nothing(compilations):
     rng = np.random.default_rng(0)
     rows = rng.normal(1.0, size=4_000).astype(np.float32)
@@ -247,7 +261,7 @@ def test_shapes_of_many_tables_are_forgotten():
     for count in range(2, 40):
         rows = {name: column[:count] for name, column in ROWS.items()}
         jax.make_jaxpr(lambda t, rows=rows: joined(kind, numbers).log_likelihood(t, rows))(theta)
-    assert len(kind.likelihood._known) == 8
+    assert (len(kind.likelihood._traced), len(kind.likelihood._hashes)) == (8, 32)
 
 
 @pytest.mark.slow

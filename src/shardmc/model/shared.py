@@ -35,8 +35,10 @@ _ROWS = 64
 As many as are checked first, and as a group of the measurement of rounding has, so that these trace nothing again.
 """
 
-_MOST_SHAPES = 8
-"""Shapes for which a traced function is kept, and at which another model is compared with it."""
+_MOST_TRACED = 8
+"""Shapes for which a traced function is kept."""
+_MOST_SHAPES = 32
+"""Shapes at which another model is compared with it: at least as many as an engine keeps programs for."""
 
 Numbers: TypeAlias = tuple[np.ndarray | jax.Array, tuple[ArrayLike, ...]]
 """The single numbers of a function, and its arrays."""
@@ -63,7 +65,9 @@ class SharedFunction:
 
     def __init__(self, function: Callable[..., jax.Array], numbers: Numbers, example: _Shape) -> None:
         self._function, self._numbers, self._example = function, numbers, example
-        self._known: OrderedDict[_Shape, _Form] = OrderedDict()  # the last ones used last
+        self._traced: OrderedDict[_Shape, _Form] = OrderedDict()  # the last ones used last
+        self._hashes: OrderedDict[_Shape, str] = OrderedDict()
+        self._others: list[tuple[weakref.WeakMethod, Numbers]] = []
 
     @classmethod
     def of(cls, function: Callable[..., jax.Array], *args: Tree) -> tuple[SharedFunction, Numbers]:
@@ -74,13 +78,15 @@ class SharedFunction:
             shared = cls._all.get(form.hash)
             if shared is None:
                 shared = cls._all[form.hash] = cls(function, numbers, example)
-                shared._known[example] = form
+                shared._keep(example, form)
                 return shared, numbers
-            known = [seen for seen in shared._known.items() if seen[0] != example]
+            known = [seen for seen in shared._hashes.items() if seen[0] != example]
+            # From now on it is also compared at shapes that come later.
+            other = (weakref.WeakMethod(function), numbers)
+            shared._others = [one for one in shared._others if one[0]() is not None] + [other]
         # Programs exist for some numbers of rows. There, too, both functions must have the same steps.
         for seen, expected in known:
-            other = _Form.of(function, seen.abstract())
-            if other.hash != expected.hash or not _equal(_numbers(other.closed), numbers):
+            if not _computes(function, seen, expected, numbers):
                 raise Unshared
         return shared, numbers
 
@@ -104,17 +110,33 @@ class SharedFunction:
     def _at(self, shape: _Shape) -> _Form:
         """The function traced for arguments of this shape, with the numbers that it has for a few rows."""
         watched(self, shape)
-        known = self._known.get(shape)
+        known = self._traced.get(shape)
         if known is None:
             known = _Form.of(self._function, shape.abstract(), _ORDERS if shape == self._example else 1)
             if not _equal(_numbers(known.closed), self._numbers):
                 raise Unshared
+            if shape != self._example:
+                for method, numbers in self._others:
+                    other = method()
+                    # A branch on the number of rows may separate functions that agreed until now.
+                    if other is not None and not _computes(other, shape, known.hash, numbers):
+                        raise Unshared
         with self._lock:
-            self._known[shape] = known
-            self._known.move_to_end(shape)
-            while len(self._known) > _MOST_SHAPES:
-                self._known.popitem(last=False)
+            self._keep(shape, known)
         return known
+
+    def _keep(self, shape: _Shape, form: _Form) -> None:
+        self._traced[shape], self._hashes[shape] = form, form.hash
+        for kept, most in ((self._traced, _MOST_TRACED), (self._hashes, _MOST_SHAPES)):
+            kept.move_to_end(shape)
+            while len(kept) > most:
+                kept.popitem(last=False)
+
+
+def _computes(function: Callable[..., jax.Array], shape: _Shape, expected: str, numbers: Numbers) -> bool:
+    """Whether a function has the steps with this hash for arguments of a shape, and the same numbers as elsewhere."""
+    form = _Form.of(function, shape.abstract())
+    return form.hash == expected and _equal(_numbers(form.closed), numbers)
 
 
 @final

@@ -28,7 +28,7 @@ from provenance import header, publish, table
 
 import shardmc
 from shardmc.data import Blocks, Partition, as_source
-from shardmc.engine import Local
+from shardmc.engine import DensityProgram, Local
 from shardmc.locate.terms import SubposteriorTerms, expanded
 from shardmc.model.faster import log1p_of_part
 from shardmc.pipeline import open_rows
@@ -59,11 +59,9 @@ class Softplus:
 
 
 @dataclass(frozen=True)
-class AlongEveryParameter:
+class AlongEveryParameter(DensityProgram[Any]):
     """Program: value, gradient and curvature of a shard by JAX's derivatives along every parameter."""
 
-    model: Any
-    density_only: ClassVar = True
     runs_a_few_times: ClassVar = True  # compiled as shardmc's own program is
 
     def __call__(self, rows: Any, weights: jax.Array, u: jax.Array, frame: DeviceFrame) -> Any:

@@ -91,7 +91,13 @@ def test_lists_of_numbers_and_texts_in_a_dictionary_are_columns():
     assert (rows.num_rows, rows.column_names) == (3, ("x", "n", "city"))
     sample = rows.select(["x", "n"]).sample(3, seed=0)
     np.testing.assert_allclose(np.sort(sample["x"]), [-1.0, 1.5, 2.0])
-    with pytest.raises(DataError, match=r"Column 'x\[0\]'.*single value"):
+    numpy_scalars = as_source({"x": list(np.arange(3)), "b": list(np.array([True, False, True]))})
+    np.testing.assert_array_equal(numpy_scalars.sample(3, seed=0)["x"], [0, 1, 2])
+    with pytest.raises(DataError, match="Column 'x' has 1 NaN value"):
+        as_source({"x": [1.0, None, 2.0]}).split(Partition(1), 0)
+    with pytest.raises(DataError, match="Column 'x' has both numbers and texts"):
+        as_source({"x": [1, "a"]})
+    with pytest.raises(DataError, match=r"Column '.*0.*' is the single value 1.0"):
         as_source(([1.0, 2.0],))  # outside a table lists hold arrays
     with pytest.raises(DataError, match="has 2 rows but"):
         as_source({"x": [1.0, 2.0], "y": np.zeros(3)})

@@ -152,6 +152,12 @@ def test_derivatives_are_those_by_parameters(name):
     slopes, bends = by_rows.by_row()
     np.testing.assert_allclose(slopes, jax.jacfwd(rows_at)(zero), **close)
     np.testing.assert_allclose(bends, jnp.diagonal(jax.hessian(rows_at)(zero), axis1=1, axis2=2), **close)
+    step = jnp.float32(np.random.default_rng(1).normal(size=model.dim))
+    first, second, ahead, behind = by_rows.towards(step)
+    np.testing.assert_allclose(first, jax.jacfwd(rows_at)(zero) @ step, **close)
+    np.testing.assert_allclose(second, step @ jax.hessian(rows_at)(zero) @ step, **close)
+    np.testing.assert_allclose(ahead, rows_at(step), **close)
+    np.testing.assert_allclose(behind, rows_at(-step), **close)
 
 
 def test_products_keep_their_type():

@@ -211,6 +211,7 @@ def test_models_that_differ_only_for_more_rows_than_both_have_seen_are_others():
     for model in (branching, plain):
         found = with_shared(program, model, more, theta, more)
         np.testing.assert_allclose(found[1], values(model, None, theta, more)[1], rtol=1e-5)
+    assert (plain.numbers_are_fixed, branching.numbers_are_fixed) == (False, True)
 
 
 def test_fits_of_models_that_differ_in_their_numbers_compile_nothing(compilations):

@@ -53,7 +53,7 @@ Keep = Annotated[
     ),
 ]
 Weights = Annotated[
-    str | None, typer.Option(help="A column of row weights: counts, a row of weight 40 is 40 rows.")
+    str | None, typer.Option(help="A column of row weights. They are counts: weight 40 means 40 rows.")
 ]
 SurveyWeightsName = Annotated[
     str | None,

@@ -14,7 +14,7 @@ from shardmc.errors import counted
 from shardmc.names import shown_text
 
 _INTERVAL = 0.95
-"""`shardmc.posterior.result.INTERVAL`, which would take as long to import as a command does to print its help."""
+"""A copy of `shardmc.posterior.result.INTERVAL`: importing that takes as long as printing a command's help."""
 _MOST_NAMED = 12
 _NAMED = ("seed", "sampler", "combiner", "precision")
 """Options of a run that `status` shows, if they are known."""

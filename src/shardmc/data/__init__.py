@@ -37,12 +37,14 @@ def as_source(
     columns
         The columns of a table to use. By default all columns that hold numbers.
     memory
-        The most bytes that shardmc's own copy of the rows may take. For files 1 GiB by default: the rows of a larger
-        file are written to shard files in one pass, and each shard is read when it is needed. The process needs about
-        1 GB besides. If shards are so large that the limit cannot be kept, a warning says so before rows are read. For
-        arrays a quarter of the free memory by default, and at least 1 GiB: larger ones stay where they are, and each
-        batch of shards gathers its rows from them, which takes longer. Tables in memory are copied by default; above a
-        limit they go to shard files, as files do.
+        The largest size, in bytes, of shardmc's own copy of the rows.
+
+        - Files: 1 GiB by default. The rows of a larger file are written to shard files in one pass, and each shard is
+          read when it is needed. The process needs about 1 GB more. If shards are so large that the limit cannot be
+          kept, a warning says so before rows are read.
+        - Arrays: a quarter of the free memory by default, and at least 1 GiB. Larger arrays stay where they are, and
+          each batch of shards gathers its rows from them, which takes longer.
+        - Tables in memory: copied by default. If a limit is given, a larger copy goes to shard files, as for files.
     scratch
         The folder for the shard files. They stay there, and a later run with the same data, partition and seed reuses
         them. By default they are in the system's temporary folder and are deleted with the shards.

@@ -46,14 +46,15 @@ _ROW_NUMBER = Column("row number", np.dtype(np.int32), own_key=_ROW)
 
 @final
 class ArraySource(Source):
-    """NumPy or JAX arrays with a common first axis. A dictionary of arrays is a table."""
+    """NumPy or JAX arrays with a common first axis. A dictionary of arrays, or of lists of numbers or texts, is a
+    table."""
 
     def __init__(
         self, data: Rows, columns: Sequence[str] | None = None, limits: Limits | None = None
     ) -> None:
         self.is_table = isinstance(data, Mapping) and all(isinstance(name, str) for name in data)
         if self.is_table:
-            data = {name: np.asarray(value) if _is_column(value) else value for name, value in data.items()}
+            data = {name: _column(name, value) for name, value in data.items()}
         self._data, self._limits = data, limits or Limits()
         try:
             found, _ = jax.tree_util.tree_flatten_with_path(data)
@@ -268,9 +269,21 @@ def _ordered_on_device(leaves: Mapping[Column, jax.Array], order: jax.Array) -> 
     }
 
 
-def _is_column(value: object) -> bool:
-    """Whether a value in a dictionary is a list of numbers or texts, and not of arrays."""
-    return isinstance(value, list) and bool(value) and all(isinstance(x, int | float | str) for x in value)
+def _column(name: str, value: object) -> object:
+    """A list of numbers or of texts in a dictionary as an array; any other value as it is."""
+    if not isinstance(value, list) or not all(isinstance(x, _SINGLE | None) for x in value):
+        return value
+    texts = sum(isinstance(x, str) for x in value)
+    missing = sum(x is None for x in value)
+    if texts and texts + missing < len(value):
+        raise DataError(f"Column {name!r} has both numbers and texts.")
+    # None is a missing number; in a list of texts it stays.
+    return np.asarray(
+        [np.nan if x is None and not texts else x for x in value], object if texts and missing else None
+    )
+
+
+_SINGLE = int | float | str | np.generic
 
 
 def _array(name: str, leaf: ArrayLike | jax.Array) -> np.ndarray | jax.Array:

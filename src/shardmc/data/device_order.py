@@ -192,8 +192,8 @@ class _Shuffles:
         last = self.num_rows[stratum] - 1
         start = self.table_start[stratum]
         index = self._forth(stratum, rank.astype(jnp.uint32))
-        as_list = self.table[jnp.where(start >= 0, start + rank, 0)]
-        index = jnp.where(start >= 0, as_list, index)
+        in_table = self.table[jnp.where(start >= 0, start + rank, 0)]
+        index = jnp.where(start >= 0, in_table, index)
         index = lax.while_loop(
             lambda index: (index > last).any(),
             lambda index: jnp.where(index > last, self._forth(stratum, index), index),

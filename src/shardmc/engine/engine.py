@@ -22,21 +22,21 @@ Program: TypeAlias = Callable[[Rows, jax.Array, Tree, Tree], T]
 
 @dataclass(frozen=True)
 class DensityProgram(ABC, Generic[T]):
-    """A program that reads nothing of its model but the two log densities.
+    """A program with a model. Unless `density_only` is False, it reads only the two log densities of the model.
 
-    Models that differ only in their numbers share its compiled form.
+    Models that differ only in their numbers then share its compiled form.
     """
 
     model: Density
     runs_a_few_times: ClassVar[bool] = False
-    """If shards are small, it should compile fast, however long it runs."""
+    """Whether a fit runs it only a few times. For small shards it is then compiled fast, however long it runs."""
     rows_together: ClassVar[int] = 1 << 22
     """The number of rows, in shards that run in parallel, that keep an accelerator busy. Fewer if it needs much memory
     for a row."""
 
     @property
     def density_only(self) -> bool:
-        """False if something else in the program reads more of the model."""
+        """Whether nothing in the program reads more of the model than its log densities."""
         return True
 
     @abstractmethod

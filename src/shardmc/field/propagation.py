@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, final, get_args
 
 import jax
@@ -27,7 +27,7 @@ from shardmc.pipeline.progress import shows_progress
 from shardmc.pipeline.stage import Job, Log, PosteriorDraws, Stage, State, known
 from shardmc.pipeline.stages import ChoosePrecision, Locate, LocateShards
 from shardmc.posterior import Plan, Posterior
-from shardmc.sample import Auto, Independence, Sampled, Sampler, ShardChains, named_sampler
+from shardmc.sample import Auto, Sampled, Sampler, ShardChains, named_sampler
 from shardmc.sample.sampler import Chains, DensitySampler
 from shardmc.seeds import Purpose, generator
 from shardmc.target import DeviceFrame, Target
@@ -95,10 +95,11 @@ def expectation_propagation(
     """Approximate the posterior by a Gaussian that every shard has corrected (EP as a way of life, Gelman et al. 2014).
 
     The posterior is the product of the shards' sites, site k = prior^(share of k) times the likelihood of shard k. Each
-    site has a Gaussian approximation. In a round, every shard's tilted distribution, its own site times the Gaussians
-    of all others, is sampled, and its Gaussian becomes the one that gives their product the mean and covariance of
-    these draws, damped. It starts from the quadratic expansions at the mode, that is from the Laplace approximation. If
-    all sites are Gaussian, the result is exact.
+    site has a Gaussian approximation. The tilted distribution of a shard is its own site times the Gaussians of all
+    others. In a round, every shard's tilted distribution is sampled. The Gaussian of the shard is then moved, with
+    damping, to the one with which the product of all Gaussians has the mean and covariance of these draws. The first
+    round starts from the quadratic expansions at the mode, that is from the Laplace approximation. If all sites are
+    Gaussian, the result is exact.
 
     Parameters
     ----------
@@ -125,10 +126,9 @@ def expectation_propagation(
     chosen, how = named_sampler(sampler), propagation(**options)
     first = chosen.first if isinstance(chosen, Auto) else chosen
     if not isinstance(first, DensitySampler):
-        used = "the rows itself" if first.uses_rows else "coordinates of its own"
         raise OptionError(
-            f"{type(first).__name__} cannot sample tilted distributions, because it uses {used}. Choose a "
-            "sampler that needs log densities only, such as 'independence' or 'hmc'."
+            f"{type(first).__name__} cannot sample tilted distributions, because it is not a DensitySampler. Choose "
+            "a sampler that needs log densities only, such as 'independence' or 'hmc'."
         )
     certified = certify_options(certify, check)
     driver = Driver(progress=progress)
@@ -225,7 +225,7 @@ class PropagateSites(Stage):
 
     name = "propagate"
     how: Propagation
-    sampler: DensitySampler = field(default_factory=Independence)
+    sampler: DensitySampler
 
     def run(self, job: Job, state: State, log: Log) -> State:
         frame = known(state.mode).frame

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Scale = Literal["mean", "link"]
-Measure = Literal["difference", "ratio", "odds_ratio"]
+HowCompared = Literal["difference", "ratio", "odds_ratio"]
 _SCALES: tuple[str, ...] = ("mean", "link")
-_COMPARISONS: tuple[str, ...] = ("difference", "ratio", "odds_ratio")
+_WAYS: tuple[str, ...] = ("difference", "ratio", "odds_ratio")
 _STEP = 1e-4  # of a slope, in standard deviations of the predictor
 
 
@@ -41,7 +41,7 @@ def contrast(
     at: Mapping[str, object] | None = None,
     by: str | Sequence[str] = (),
     scale: Scale = "mean",
-    compare: Measure = "difference",
+    compare: HowCompared = "difference",
     interval: float = INTERVAL,
     interval_kind: IntervalKind = "eti",
     draws: int = 1000,
@@ -202,7 +202,7 @@ class _Study:
 
     def compared(self, values: Sequence[object], compare: str, label: str) -> pd.DataFrame:
         """Averages of predictions with each of the values, compared with those with the first."""
-        how = _comparison(self.predictor, self.scale, compare)
+        how = _compared_by(self.predictor, self.scale, compare)
         found = self.averages(
             len(values), lambda rows: [self.predict(self.with_value(rows, value)) for value in values]
         )
@@ -295,12 +295,12 @@ def _levels(posterior: Posterior, variable: str) -> list[Level]:
     return list(design.encoder.levels[variable])
 
 
-def _comparison(
+def _compared_by(
     predictor: Predictor, scale: str, compare: str
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """How averages are compared with those of the first value."""
-    if compare not in _COMPARISONS:
-        raise unknown("comparison", compare, _COMPARISONS)
+    if compare not in _WAYS:
+        raise unknown("comparison", compare, _WAYS)
     family = predictor.design.family
     if compare == "difference":
         return lambda new, old: new - old

@@ -33,7 +33,7 @@ CENTERED = "_centered"
 
 
 class StoredScaling(TypedDict):
-    """A `Scaling` as JSON can hold it."""
+    """A `ColumnScaling` as JSON can hold it."""
 
     means: list[float]
     sds: list[float]

@@ -188,9 +188,9 @@ def predict(
     posterior
         What `glm` returned, or `shardmc.load` read.
     rows
-        A table, a dictionary of arrays, or the path of a Parquet or CSV file, with the formula's columns except the
-        response. It is read piece by piece. Rows with missing values get missing predictions, and a warning says how
-        many there are.
+        A table, a dictionary of arrays or lists, or the path of a Parquet or CSV file, with the formula's columns but
+        the response. It is read piece by piece. Rows with missing values get missing predictions, and a warning says
+        how many there are.
     kind
         "mean": the expected response. "interval": also its standard deviation and interval, which say how well the
         expected response is known. "link": the same of the linear predictor. "response": mean, standard deviation and

@@ -72,9 +72,9 @@ def glm(
         Names of other programs, such as "normal" and "negbinomial", are known too.
     priors
         Name of a coefficient or term, "coefficients", "Intercept", "sigma", ... -> "normal(0, 1)" and the like, in the
-        columns' own units. The intercept's is for all predictors at their means. Of group terms: the sds of effects,
-        such as "sd_g__Intercept", and their correlations, "cor_g" -> "lkj(2)". See `choose_priors` for the defaults;
-        `posterior.regression.priors` has those used.
+        columns' own units. The prior of the intercept is for all predictors at their means. Group terms have priors of
+        the sds of their effects, such as "sd_g__Intercept", and of their correlations: "cor_g" -> "lkj(2)". See
+        `choose_priors` for the defaults. `posterior.regression.priors` has the priors that were used.
     offset
         A column, or an expression of columns, added to the linear predictor.
     exposure

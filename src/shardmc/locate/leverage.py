@@ -79,17 +79,17 @@ class RowLeverage:
         if isinstance(rows, GroupedRows):
             return highest  # an outlier among many rows of a group moves its effect
         here = log_likelihood(origin) if by_rows is None else by_rows.values
-        return jnp.maximum(highest, weight * _beyond(here, towards, len(origin)))
+        return jnp.maximum(highest, weight * _beyond(here, towards, origin))
 
 
 _BothSides = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 """First and second derivatives of every row along a step, and the log-likelihoods ahead and behind."""
 
 
-def _beyond(here: jax.Array, towards: Callable[[jax.Array], _BothSides], dim: int) -> jax.Array:
+def _beyond(here: jax.Array, towards: Callable[[jax.Array], _BothSides], origin: jax.Array) -> jax.Array:
     """How much the log-likelihood of each row (row,) differs from its quadratic around the mode; 0 if it is little."""
-    steps = _REACH * np.random.default_rng(0).normal(size=(_DIRECTIONS, dim))
-    first, second, ahead, behind = jax.vmap(towards)(jnp.asarray(steps, here.dtype))
+    steps = _REACH * np.random.default_rng(0).normal(size=(_DIRECTIONS, len(origin)))
+    first, second, ahead, behind = jax.vmap(towards)(jnp.asarray(steps, origin.dtype))
 
     def counted(there: jax.Array, first: jax.Array) -> jax.Array:
         beyond = jnp.abs(there - here - first - 0.5 * second)

@@ -10,17 +10,17 @@ import jax.numpy as jnp
 from jax import lax
 
 Point: TypeAlias = tuple[jax.Array, ...]
-"""Where the groups are: arrays (group, ...), of which the first tells how far a step goes."""
+"""Where the groups are: arrays (group, k). The first of them tells how far a step goes."""
 
 _MOST_STEPS = 60
 _CLOSE = 1e-3
-"""A group's mode is found when the next step is shorter than this, in standard deviations of its effects."""
+"""A group's mode is found when the next step is shorter than this, in the unit of the first array."""
 _SHORTEST = 1e-6
 """A group whose steps do not climb stops at this part of a step."""
 _ROUNDED = 1e-5
 """A step climbs if it loses no more than this part of a group's log density, which may be rounding."""
 FARTHEST = 8.0
-"""A group farther from its last mode than this many standard deviations starts from the middle of the distribution."""
+"""A group whose last mode is farther than this from the middle of the distribution of effects starts in the middle."""
 
 
 def climb(
@@ -37,7 +37,9 @@ def climb(
     height
         The log densities (group,) at a point.
     newton_step
-        These, and the Newton step from there.
+        The log densities at a point, and the Newton step from there.
+    start
+        Where the search begins.
     """
     count = start[0].shape[0]
 
@@ -56,7 +58,7 @@ def climb(
         point = tuple(jnp.where(rises[:, None], b, a) for a, b in zip(point, trial, strict=True))
         length = jnp.where(rises, jnp.minimum(2 * length, 1.0), length / 4)
         size = jnp.max(jnp.abs(step[0]), axis=1)
-        return taken + 1, point, length, jnp.where((size < _CLOSE) | (length < _SHORTEST), 0.0, size)
+        return taken + 1, point, length, jnp.where((size >= _CLOSE) & (length >= _SHORTEST), size, 0.0)
 
     real = start[0].dtype
     begin = (jnp.int32(0), start, jnp.ones(count, real), jnp.full(count, jnp.inf, real))

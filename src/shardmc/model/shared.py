@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, MethodType
 from typing import Any, ClassVar, TypeAlias, TypeVar, final
 
 import jax
@@ -63,17 +63,17 @@ class SharedFunction:
     _all: ClassVar[weakref.WeakValueDictionary[str, SharedFunction]] = weakref.WeakValueDictionary()
     _lock: ClassVar = threading.Lock()
 
-    def __init__(self, function: Callable[..., jax.Array], numbers: Numbers, example: _Shape) -> None:
+    def __init__(self, function: MethodType, numbers: Numbers, example: _Shape) -> None:
         self._function, self._numbers, self._example = function, numbers, example
         self._traced: OrderedDict[_Shape, _Form] = OrderedDict()  # the last ones used last
         self._hashes: OrderedDict[_Shape, str] = OrderedDict()
-        self._others: list[tuple[weakref.WeakMethod, Numbers]] = []
+        self._others: weakref.WeakKeyDictionary[Model, Numbers] = weakref.WeakKeyDictionary()
 
     @classmethod
-    def of(cls, function: Callable[..., jax.Array], *args: Tree) -> tuple[SharedFunction, Numbers]:
-        """The shared form of a function of theta (and rows), and its numbers. `args` are abstract."""
+    def of(cls, function: MethodType, *args: Tree) -> tuple[SharedFunction, Numbers]:
+        """The shared form of a model's function of theta (and rows), and its numbers. `args` are abstract."""
         form, example = _Form.of(function, args, _ORDERS), _Shape.of(args)
-        numbers = _numbers(form.closed)
+        numbers, model = _numbers(form.closed), function.__self__
         with cls._lock:
             shared = cls._all.get(form.hash)
             if shared is None:
@@ -82,11 +82,11 @@ class SharedFunction:
                 return shared, numbers
             known = [seen for seen in shared._hashes.items() if seen[0] != example]
             # From now on it is also compared at shapes that come later.
-            other = (weakref.WeakMethod(function), numbers)
-            shared._others = [one for one in shared._others if one[0]() is not None] + [other]
+            shared._others[model] = numbers
         # Programs exist for some numbers of rows. There, too, both functions must have the same steps.
         for seen, expected in known:
             if not _computes(function, seen, expected, numbers):
+                shared._others.pop(model, None)
                 raise Unshared
         return shared, numbers
 
@@ -116,14 +116,23 @@ class SharedFunction:
             if not _equal(_numbers(known.closed), self._numbers):
                 raise Unshared
             if shape != self._example:
-                for method, numbers in self._others:
-                    other = method()
-                    # A branch on the number of rows may separate functions that agreed until now.
-                    if other is not None and not _computes(other, shape, known.hash, numbers):
-                        raise Unshared
+                self._compare(shape, known)
         with self._lock:
             self._keep(shape, known)
         return known
+
+    def _compare(self, shape: _Shape, form: _Form) -> None:
+        """Compare all models at a new shape: a branch on the number of rows may separate those that agreed until now.
+
+        It is not known which of them has the program that is being traced. So none uses it, if one differs.
+        """
+        differ = False
+        for model, numbers in list(self._others.items()):
+            if not _computes(getattr(model, self._function.__name__), shape, form.hash, numbers):
+                self._others.pop(model, None)
+                model.numbers_are_fixed = differ = True
+        if differ:
+            raise Unshared
 
     def _keep(self, shape: _Shape, form: _Form) -> None:
         self._traced[shape], self._hashes[shape] = form, form.hash
@@ -133,7 +142,7 @@ class SharedFunction:
                 kept.popitem(last=False)
 
 
-def _computes(function: Callable[..., jax.Array], shape: _Shape, expected: str, numbers: Numbers) -> bool:
+def _computes(function: MethodType, shape: _Shape, expected: str, numbers: Numbers) -> bool:
     """Whether a function has the steps with this hash for arguments of a shape, and the same numbers as elsewhere."""
     form = _Form.of(function, shape.abstract())
     return form.hash == expected and _equal(_numbers(form.closed), numbers)

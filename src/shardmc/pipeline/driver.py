@@ -263,7 +263,7 @@ class _Ahead:
                     self._compiling.append((stage, compiling))
 
     def notes(self) -> tuple[str, ...]:
-        """What failed in the background. Compilations that have not ended are of no use any more."""
+        """What failed in the background. Compilations that have not begun are cancelled; those that run are left."""
         failed = {}
         for stage, compiling in self._compiling:
             if compiling.cancel() or not compiling.done():

@@ -164,8 +164,8 @@ class Posterior(Result):
             out alone.
         by
             A column of groups: leave out one group at a time, not one row, for a posterior of a formula. With group
-            terms, it is the factor whose effects are integrated out: the one with the most groups. A model without
-            them needs it to be compared with one that has them.
+            terms, it is the factor whose effects are integrated out: the one with the most groups. To compare a
+            model without group terms with one that has them, give this column for the former.
         sample
             The number of rows (or groups) that are left out in turn. With more rows, a random sample of that size
             gives the sum over all rows (Magnusson et al., 2019), and the standard error includes the sampling.

@@ -86,8 +86,8 @@ class Regression(_Record):
     dropped_rows: int
     """Rows left out because of missing values."""
     design: Mapping[str, Any]
-    """How columns become predictors, in JSON. `shardmc.formulas.design.Design` writes and reads it; what others need of
-    it are the properties below."""
+    """How columns become predictors, in JSON. `shardmc.formulas.design.Design` writes and reads it; other modules
+    use only the properties below."""
     fixes_variance: bool = False
     """Whether the mean fixes the variance, so that responses can vary more than the family allows."""
 

@@ -164,7 +164,7 @@ def agreement_picture(posterior: Posterior) -> Picture | None:
     caption = (
         "Distance of each shard's mode from the mode of all rows, against its expected value if all rows follow one "
         f"model (line, with a 95 % band). {said}{without} A diamond marks a shard that the check reports. If all rows "
-        f"follow one model, it reports a shard with probability {LEVEL:g}."
+        f"follow one model, the probability that it reports any shard at all is {LEVEL:g}."
     )
     return picture("agreement", "Do the shards agree?", plot_shards(posterior), caption)
 

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from shardmc.errors import OptionError, unknown
 from shardmc.sample.gibbs import Gibbs, binomial_labels, multinomial_labels, whole_multiplicities
 from shardmc.sample.independence import Exact, Independence, Warped
-from shardmc.sample.sampler import Sampler
+from shardmc.sample.sampler import DensitySampler, Sampler
 from shardmc.sample.sampling import Auto, Sampled, sample, sample_calls
 from shardmc.sample.shard_runs import ShardChains
 from shardmc.sample.walkers import HMC, NUTS, RandomWalk
@@ -14,6 +14,7 @@ __all__ = [
     "HMC",
     "NUTS",
     "Auto",
+    "DensitySampler",
     "Exact",
     "Gibbs",
     "Independence",

@@ -130,12 +130,12 @@ warp have log weights with a variance of 5 g^2 / 12. Much below 0.1 the skewness
 class Warped(Sampler):
     """Another sampler in warped coordinates, for parameters with skewed densities.
 
-    The coefficient of a level with one outcome only has a long tail on one side and a wall on the other. For each
-    parameter a monotone map takes a normal variable to its density: theta_k = c_k + s_k g_k(z_k), with z normal with
-    the correlations of the shard's curvature. The density along a parameter is its profile: the others follow on the
-    line of their conditional means. Profiles are evaluated on pilot shards and their maps averaged, so all shards
-    share the g_k, in units of their own s_k. The target includes the maps' slopes, so the draws are exact for any maps;
-    better maps are accepted more often.
+    If a level has only one outcome, the density of its coefficient has a long tail on one side and ends abruptly on
+    the other. For each parameter a monotone map takes a normal variable to its density: theta_k = c_k + s_k g_k(z_k),
+    with z normal with the correlations of the shard's curvature. The density along a parameter is its profile: the
+    others follow on the line of their conditional means. Profiles are evaluated on pilot shards and their maps
+    averaged, so all shards share the g_k, in units of their own s_k. The target includes the maps' slopes, so the draws
+    are exact for any maps; better maps are accepted more often.
 
     Parameters
     ----------

@@ -81,7 +81,7 @@ def from_numpyro(
     if not (groups is None or groups is False or isinstance(groups, str | Mapping)):
         raise ModelError(
             f"groups must be the name of a column, or plate and column as in {{'clinics': 'g'}}, or False; {groups!r} "
-            "was given. (For an argument of the model that is called groups: functools.partial.)"
+            "was given. (If the model itself has an argument called groups, set it with functools.partial.)"
         )
     for name in kwargs:
         if names is not None and name not in names:

@@ -171,8 +171,8 @@ def _refuse_variables(model: pymc.Model) -> None:
         other = holders.setdefault(model.rvs_to_values[rv], rv.name)
         if other != rv.name:
             raise ModelError(
-                f"Observed variables {other!r} and {rv.name!r} share their observations, which PyMC tells apart by the "
-                "pm.Data: give each its own."
+                f"Observed variables {other!r} and {rv.name!r} share their observations. Give each a pm.Data of "
+                "its own, because PyMC tells observations apart by their pm.Data."
             )
         if isinstance(rv.owner.op, MinibatchRandomVariable):
             raise ModelError(

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType, MethodType
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias, TypeVar, final
 
 import jax
@@ -63,21 +63,21 @@ class SharedFunction:
     _all: ClassVar[weakref.WeakValueDictionary[str, SharedFunction]] = weakref.WeakValueDictionary()
     _lock: ClassVar = threading.Lock()
 
-    def __init__(self, function: MethodType, numbers: Numbers, example: _Shape) -> None:
-        self._function, self._numbers, self._example = function, numbers, example
+    def __init__(self, model: Model, name: str, numbers: Numbers, example: _Shape) -> None:
+        self._model, self._name, self._numbers, self._example = model, name, numbers, example
         self._traced: OrderedDict[_Shape, _Form] = OrderedDict()  # the last ones used last
         self._hashes: OrderedDict[_Shape, str] = OrderedDict()
         self._others: weakref.WeakKeyDictionary[Model, Numbers] = weakref.WeakKeyDictionary()
 
     @classmethod
-    def of(cls, function: MethodType, *args: Tree) -> tuple[SharedFunction, Numbers]:
-        """The shared form of a model's function of theta (and rows), and its numbers. `args` are abstract."""
-        form, example = _Form.of(function, args, _ORDERS), _Shape.of(args)
-        numbers, model = _numbers(form.closed), function.__self__
+    def of(cls, model: Model, name: str, *args: Tree) -> tuple[SharedFunction, Numbers]:
+        """The shared form of a model's `log_prior` or `log_likelihood`, and its numbers. `args` are abstract."""
+        form, example = _Form.of(getattr(model, name), args, _ORDERS), _Shape.of(args)
+        numbers = _numbers(form.closed)
         with cls._lock:
             shared = cls._all.get(form.hash)
             if shared is None:
-                shared = cls._all[form.hash] = cls(function, numbers, example)
+                shared = cls._all[form.hash] = cls(model, name, numbers, example)
                 shared._keep(example, form)
                 return shared, numbers
             known = [seen for seen in shared._hashes.items() if seen[0] != example]
@@ -85,7 +85,7 @@ class SharedFunction:
             shared._others[model] = numbers
         # Programs exist for some numbers of rows. There, too, both functions must have the same steps.
         for seen, expected in known:
-            if not _computes(function, seen, expected, numbers):
+            if not _computes(getattr(model, name), seen, expected, numbers):
                 shared._others.pop(model, None)
                 raise Unshared
         return shared, numbers
@@ -112,7 +112,9 @@ class SharedFunction:
         watched(self, shape)
         known = self._traced.get(shape)
         if known is None:
-            known = _Form.of(self._function, shape.abstract(), _ORDERS if shape == self._example else 1)
+            known = _Form.of(
+                getattr(self._model, self._name), shape.abstract(), _ORDERS if shape == self._example else 1
+            )
             if not _equal(_numbers(known.closed), self._numbers):
                 raise Unshared
             if shape != self._example:
@@ -128,7 +130,7 @@ class SharedFunction:
         """
         differ = False
         for model, numbers in list(self._others.items()):
-            if not _computes(getattr(model, self._function.__name__), shape, form.hash, numbers):
+            if not _computes(getattr(model, self._name), shape, form.hash, numbers):
                 self._others.pop(model, None)
                 model.numbers_are_fixed = differ = True
         if differ:
@@ -142,7 +144,7 @@ class SharedFunction:
                 kept.popitem(last=False)
 
 
-def _computes(function: MethodType, shape: _Shape, expected: str, numbers: Numbers) -> bool:
+def _computes(function: Callable[..., jax.Array], shape: _Shape, expected: str, numbers: Numbers) -> bool:
     """Whether a function has the steps with this hash for arguments of a shape, and the same numbers as elsewhere."""
     form = _Form.of(function, shape.abstract())
     return form.hash == expected and _equal(_numbers(form.closed), numbers)
@@ -210,7 +212,7 @@ def with_shared(function: Callable[..., T], model: Density, rows: Rows | None, *
 def _shared(model: Model, rows: Rows | None) -> tuple[SharedDensity, tuple[Numbers, Numbers | None]]:
     real = jnp.result_type(float)
     theta = jax.ShapeDtypeStruct((model.dim,), real)
-    prior, numbers = SharedFunction.of(model.log_prior, theta)
+    prior, numbers = SharedFunction.of(model, "log_prior", theta)
     if rows is None:
         return SharedDensity(prior, None, model.dim), (numbers, None)
 
@@ -219,7 +221,7 @@ def _shared(model: Model, rows: Rows | None) -> tuple[SharedDensity, tuple[Numbe
         is_real = jnp.issubdtype(leaf.dtype, jnp.floating)
         return jax.ShapeDtypeStruct((_ROWS, *leaf.shape[1:]), real if is_real else leaf.dtype)
 
-    likelihood, more = SharedFunction.of(model.log_likelihood, theta, jax.tree.map(few, rows))
+    likelihood, more = SharedFunction.of(model, "log_likelihood", theta, jax.tree.map(few, rows))
     return SharedDensity(prior, likelihood, model.dim), (numbers, more)
 
 

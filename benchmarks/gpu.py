@@ -48,8 +48,9 @@ The last lines are ways that keep them in registers, or multiply in less time, f
 It would have to be written for each likelihood. Three short factors save a fifth here. In a fit, where several shards
 run in parallel, they saved nothing when that was tried. So shardmc leaves the pass to XLA.
 
-Single precision is close to its limit at 10^9 rows. On 18 November the fit without shuffling once
-measured a rounding of 0.22 in the log posterior, where 0.2 is allowed. It chose double precision and took 4.6 s.
+Single precision is close to its limit at 10^9 rows. In two other processes, on 18 and 20 November, the fit without
+shuffling measured a rounding of 0.22 in the log posterior, where 0.2 is allowed. It chose double precision and took
+4.4 to 4.6 s.
 
 NumPyro cannot hold 10^9 rows, because it copies them. On 10^8 rows its chain had not begun to mix when its time was
 over, so the ratio of rates only gives an order of magnitude. Its lines are from a run of 18 November.

@@ -25,7 +25,7 @@ class Job:
 
     def __init__(self, first, warped, tail=0.0):
         self.acceptance = {"first": first, "warped": warped}
-        self.blocks, self.pilots, self.tail = object(), PILOTS, tail
+        self.blocks, self.pilots, self.tail = SimpleNamespace(matched=False), PILOTS, tail
 
     def tails(self):
         return np.array([[0.0, self.tail], [0.0, 0.0]])
